@@ -3,8 +3,8 @@
 ``write_dataset`` publishes a DataFrame as one dataset, exactly once, even if tasks or executors fail.
 ``read_dataset`` reads a dataset as a DataFrame. ``append``, ``overwrite``, ``upsert`` and ``merge`` commit a DataFrame
 to a table, once in the same way; ``delete`` deletes rows of a table, ``compact`` rewrites its small files, and
-``read_table`` reads a version of it. ``SparkEngine`` computes the stages of a pipeline. ``ingest`` appends a DataFrame
-to a dataset of the Open Data Fabric.
+``read_table`` and ``scan_changes`` read it. ``SparkEngine`` computes the stages of a pipeline. ``ingest`` appends a
+DataFrame to a dataset of the Open Data Fabric.
 All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
 executors. Tables are a data source of Spark, too: ``format("pds")``, described in ``docs/spark.md``.
 
@@ -31,7 +31,7 @@ from pds.spark.ingest import ingest
 from pds.spark.maintenance import compact
 from pds.spark.read import read_dataset
 from pds.spark.stage import append, overwrite
-from pds.spark.table import read_table
+from pds.spark.table import read_table, scan_changes
 from pds.spark.write import write_dataset
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "overwrite",
     "read_dataset",
     "read_table",
+    "scan_changes",
     "upsert",
     "write_dataset",
 ]

@@ -193,7 +193,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         _check_offset(table, end)
         until = with_columns(table.as_of(last), self._columns)
-        for batch in until.scan_changes(first - 1).to_reader():
+        for batch in until.scan_changes(first - 1, columns=self._names).to_reader():
             versions: Any = batch["_commit_version"]
             is_insert = pc.equal(batch["_change_type"], pa.scalar("insert"))
             changed.update(pc.unique(versions.filter(pc.invert(is_insert))).to_pylist())

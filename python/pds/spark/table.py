@@ -1,20 +1,21 @@
 """Reads a table as a DataFrame: every task opens its own data files.
 
 The driver splits the scan of one version into tasks (`pds.table.ScanTask`) and sends them with the job: some hundred
-bytes for each, and some ten for each file.
+bytes for each, and some ten for each file. Changes are split by version.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pds import Table
 from pds.errors import InvalidType
-from pds.spark.options import TASK_SIZES
+from pds.spark.options import TASK_SIZES, check_commit
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
 from pds.spark.write import require_shippable
+from pds.table.tasks import pack_columns, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
-
-    from pds.table.tasks import ScanTask
+    from pyspark.sql.types import StructType
 
     Where = str | pc.Expression
 
-__all__ = ["read_table"]
+__all__ = ["read_table", "scan_changes"]
+
+# Tasks that read the changes of many versions.
+_MOST_CHANGE_TASKS: Final = 128
 
 
 def read_table(
@@ -62,21 +65,95 @@ def read_table(
             all of them.
         VersionExpired: The version has been vacuumed.
     """
-    if not isinstance(table, Table):
-        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
-    require_shippable(table.store, table.store)
+    _check_table(table)
     snapshot = table if version is None else table.as_of(version)
     schema = frame_schema(snapshot.scan(columns, where=where).schema)
     tasks = snapshot.scan_tasks(columns, where=where, **TASK_SIZES)
+    return _read(spark, tasks, schema)
+
+
+def scan_changes(
+    spark: SparkSession, table: Table, since: int, until: int | None = None, *, columns: Sequence[str] | None = None
+) -> DataFrame:
+    """Read the inserted and deleted rows of every commit after the version `since`, up to `until`, as a DataFrame.
+
+    The rows and columns are those of `Table.scan_changes`. A task reads the changes of one version, or of several if
+    there are more than 128.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table, as for `read_table`.
+        since: A version. Its own changes are not included.
+        until: A version. Defaults to that of ``table``.
+        columns: As for `Table.scan_changes`.
+
+    Returns:
+        A DataFrame with the types of Spark, commit by commit. Every action reads the changes again; it fails after a
+        vacuum of one of the versions.
+
+    Raises:
+        InvalidInput: A version or a column does not exist, `until` is before `since`, or the store cannot be sent to
+            the executors.
+        InvalidType: As for `read_table`.
+        VersionExpired: A vacuum removed a version in this range.
+    """
+    _check_table(table)
+    last = table if until is None else table.as_of(until)
+    schema = frame_schema(table.scan_changes(since, until, columns=columns).schema)
+    names = None if columns is None else list(columns)
+    commit = last.history(1)[0]["commit_id"]
+    step = max(1, -(-(last.version - since) // _MOST_CHANGE_TASKS))
+    tasks = [
+        ChangesTask(
+            table, (first, min(first + step - 1, last.version)), (last.version, commit), names, pack_columns(last)
+        )
+        for first in range(since + 1, last.version + 1, step)
+    ]
+    return _read(spark, tasks, schema)
+
+
+def _check_table(table: Table) -> None:
+    if not isinstance(table, Table):
+        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
+    require_shippable(table.store, table.store)
+
+
+class _Task(Protocol):
+    """What a task of Spark reads."""
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Open it."""
+
+
+@dataclass(frozen=True)
+class ChangesTask:
+    """The changes of some versions, with the columns of another one."""
+
+    table: Table
+    versions: tuple[int, int]
+    # The version whose columns these are, and its commit: another table may be at the path by then.
+    until: tuple[int, str]
+    names: list[str] | None
+    columns: bytes
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the changes."""
+        first, last = self.versions
+        newest = Table(self.table.store, self.table.path)
+        check_commit(newest, *self.until)
+        return with_columns(newest.as_of(last), self.columns).scan_changes(first - 1, columns=self.names).to_reader()
+
+
+def _read(spark: SparkSession, tasks: Sequence[_Task], schema: StructType) -> DataFrame:
     read = ReadTasks(tasks, worker_schema(schema))
     return spark.range(0, len(tasks), 1, numPartitions=max(1, len(tasks))).mapInArrow(read, schema)
 
 
 @dataclass(frozen=True)
 class ReadTasks:
-    """Reads tasks of a scan."""
+    """Reads tasks."""
 
-    tasks: list[ScanTask]
+    tasks: Sequence[_Task]
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

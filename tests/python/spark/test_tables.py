@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +18,9 @@ import pds.spark
 from pds.spark import table as spark_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
@@ -151,9 +155,75 @@ def test_bad_arguments(spark: SparkSession, table: pds.Table) -> None:
         pds.spark.read_table(spark, hidden)
 
 
-def test_a_damaged_file_is_noticed(spark: SparkSession, target: Target, table: pds.Table) -> None:
-    path = f"lake/orders/{table.files()['path'][7].as_py()}"
-    other = target.store.read_bytes(f"lake/orders/{table.files()['path'][8].as_py()}")
-    target.store.write(path, other, overwrite=True)
-    with pytest.raises(PySparkException, match="PartCorrupted"):
-        pds.spark.read_table(spark, table).collect()
+def test_changes_are_those_of_the_table(
+    spark: SparkSession, target: Target, table: pds.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = table.version
+    table.delete("id % 9 = 4")
+    table.upsert(rows(1190, 30))
+    table.optimize.compact(1 << 20)
+    table.alter.drop_column("tags")
+    table.alter.add_column("more", pa.int64())
+    table.append(rows(5000, 3).drop_columns("tags").append_column("more", pa.array([1, None, 2])))
+    table.delete("id BETWEEN 100 AND 105")
+    end = table.version
+    table.append(rows(9000, 1).drop_columns("tags").append_column("more", pa.array([3])))
+    for most, since, until, columns in (
+        (2, begin, None, None),
+        (128, begin, None, ["more", "id"]),
+        (128, begin - 7, begin + 1, ["tags"]),
+        (4, 1, end, None),
+        (2, end, end, None),
+    ):
+        monkeypatch.setattr(spark_table, "_MOST_CHANGE_TASKS", most)
+        expected = listed(table.scan_changes(since, until, columns=columns).to_pyarrow())
+        df = pds.spark.scan_changes(spark, table, since, until, columns=columns)
+        assert collect(df) == expected
+        assert partitions(df) <= most
+    with pytest.raises(pds.InvalidInput, match="first version must not be the newer one"):
+        pds.spark.scan_changes(spark, table, end, begin)
+    with pytest.raises(pds.InvalidInput, match="nothing"):
+        pds.spark.scan_changes(spark, table, begin, columns=["nothing"])
+    df = pds.spark.scan_changes(spark, table, begin)
+    pds.Table.drop(target.store, "lake/orders")
+    again = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
+    for number in range(table.version):
+        again.append(rows(number, 1))
+    with pytest.raises(PySparkException, match="dropped and created again"):
+        df.collect()
+
+
+def test_damage_is_noticed_by_every_way_to_read(spark: SparkSession, local_target: Target, tmp_path: Path) -> None:
+    """A file has the bytes of another, or one bit of it is another."""
+    store = local_target.store
+    table = pds.Table.create(store, "lake/orders", SCHEMA)
+    for number in range(3):
+        table.append(rows(20 * number, 20))
+    paths = [f"lake/orders/{path}" for path in table.files()["path"].to_pylist()]
+    kept = store.read_bytes(paths[1])
+    flipped = bytearray(kept)
+    flipped[len(kept) // 3] ^= 4
+    swapped = store.read_bytes(paths[2])
+    url = f"{store.url}/lake/orders"
+
+    def stream(**options: str) -> None:
+        rows = spark.readStream.format("pds").options(**options).load(url)
+        query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(options)))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    reads: list[tuple[bytes, Callable[[], object]]] = [
+        (swapped, pds.spark.read_table(spark, table).collect),
+        (flipped, pds.spark.read_table(spark, table, where="name LIKE '%3%'").collect),
+        (swapped, spark.read.format("pds").load(url).collect),
+        (flipped, spark.read.format("pds").load(url).collect),
+        (swapped, pds.spark.scan_changes(spark, table, 1).collect),
+        (flipped, pds.spark.scan_changes(spark, table, 1).collect),
+        (swapped, stream),
+        (flipped, partial(stream, startingVersion="2")),
+    ]
+    for damaged, read in reads:
+        store.write(paths[1], damaged, overwrite=True)
+        with pytest.raises(PySparkException, match="PartCorrupted"):
+            read()
+        store.write(paths[1], kept, overwrite=True)
+    assert pds.spark.read_table(spark, table).count() == 60
