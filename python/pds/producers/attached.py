@@ -182,7 +182,8 @@ class AttachedTable:
             if version >= newest.version:
                 return None
             older = newest.as_of(version)
-            if (_parse(older)["commit_id"], self._column_ids(older)) != (commit_id, columns):
+            # The columns of another table need not be there.
+            if _parse(older)["commit_id"] != commit_id or self._column_ids(older) != columns:
                 return None
             changes = newest.scan_changes(version, columns=self.key.names)
             batches = [batch.select(self.key.names) for batch in changes.to_reader()]

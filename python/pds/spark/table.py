@@ -6,11 +6,12 @@ bytes for each, and some ten for each file. Changes are split by version.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pds import Table
-from pds.errors import InvalidType
+from pds.errors import InvalidInput, InvalidType
 from pds.spark.options import TASK_SIZES, check_commit
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pds.store import Store
+
     Where = str | pc.Expression
 
 __all__ = ["read_table", "scan_changes"]
 
 # Tasks that read the changes of many versions.
 _MOST_CHANGE_TASKS: Final = 128
+# Operations that rewrite files and change no rows.
+_REWRITES: Final = ("compact", "sort")
 
 
 def read_table(
@@ -92,8 +97,8 @@ def scan_changes(
         vacuum of one of the versions.
 
     Raises:
-        InvalidInput: A version or a column does not exist, `until` is before `since`, or the store cannot be sent to
-            the executors.
+        InvalidInput: A version or a column does not exist, `until` is before `since`, the store cannot be sent to the
+            executors, or a compaction or sort dropped values of a column that `until` has again.
         InvalidType: As for `read_table`.
         VersionExpired: A vacuum removed a version in this range.
     """
@@ -101,15 +106,42 @@ def scan_changes(
     last = table if until is None else table.as_of(until)
     schema = frame_schema(table.scan_changes(since, until, columns=columns).schema)
     names = None if columns is None else list(columns)
+    _check_rewrites(last, last.history(last.version - since), names)
     commit = last.history(1)[0]["commit_id"]
     step = max(1, -(-(last.version - since) // _MOST_CHANGE_TASKS))
     tasks = [
         ChangesTask(
-            table, (first, min(first + step - 1, last.version)), (last.version, commit), names, pack_columns(last)
+            table.store,
+            table.path,
+            (first, min(first + step - 1, last.version)),
+            (last.version, commit),
+            names,
+            pack_columns(last),
         )
         for first in range(since + 1, last.version + 1, step)
     ]
     return _read(spark, tasks, schema)
+
+
+def _check_rewrites(last: Table, entries: list[dict[str, Any]], names: list[str] | None) -> None:
+    """Check that no version has rewritten files without a column that is read: a task would not know of it."""
+    columns = {column["id"]: column["name"] for column in _parse_schema(last)["columns"]}
+    for entry in entries:
+        if entry["operation"]["name"] not in _REWRITES:
+            continue
+        schema = _parse_schema(last.as_of(entry["version"]))
+        kept = {column["id"] for column in schema["columns"]}
+        for number, name in columns.items():
+            if number <= schema["last_id"] and number not in kept and (names is None or name in names):
+                raise InvalidInput(
+                    f"version {entry['version']} rewrote files while column {name!r} was dropped; read the changes "
+                    "with Table.scan_changes"
+                )
+
+
+def _parse_schema(table: Table) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(table._handle.manifest())["schema"]  # noqa: SLF001 of the package
+    return schema
 
 
 def _check_table(table: Table) -> None:
@@ -129,7 +161,8 @@ class _Task(Protocol):
 class ChangesTask:
     """The changes of some versions, with the columns of another one."""
 
-    table: Table
+    store: Store
+    path: str
     versions: tuple[int, int]
     # The version whose columns these are, and its commit: another table may be at the path by then.
     until: tuple[int, str]
@@ -139,7 +172,7 @@ class ChangesTask:
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the changes."""
         first, last = self.versions
-        newest = Table(self.table.store, self.table.path)
+        newest = Table(self.store, self.path)
         check_commit(newest, *self.until)
         return with_columns(newest.as_of(last), self.columns).scan_changes(first - 1, columns=self.names).to_reader()
 

@@ -180,11 +180,20 @@ def test_changes_are_those_of_the_table(
         df = pds.spark.scan_changes(spark, table, since, until, columns=columns)
         assert collect(df) == expected
         assert partitions(df) <= most
+    # What a compaction wrote without a column came back with another version.
+    table.alter.drop_column("name")
+    table.optimize.compact(1 << 20)
+    compacted = table.version
+    table.restore(end)
+    with pytest.raises(pds.InvalidInput, match=f"version {compacted} rewrote files while column 'name' was dropped"):
+        pds.spark.scan_changes(spark, table, end)
+    df = pds.spark.scan_changes(spark, table, end, columns=["id"])
+    assert collect(df) == listed(table.scan_changes(end, columns=["id"]).to_pyarrow())
     with pytest.raises(pds.InvalidInput, match="first version must not be the newer one"):
         pds.spark.scan_changes(spark, table, end, begin)
     with pytest.raises(pds.InvalidInput, match="nothing"):
         pds.spark.scan_changes(spark, table, begin, columns=["nothing"])
-    df = pds.spark.scan_changes(spark, table, begin)
+    df = pds.spark.scan_changes(spark, table, begin, columns=["id"])
     pds.Table.drop(target.store, "lake/orders")
     again = pds.Table.create(target.store, "lake/orders", SCHEMA, key="id")
     for number in range(table.version):
