@@ -108,6 +108,8 @@ def scan_changes(
     names = None if columns is None else list(columns)
     _check_rewrites(last, last.history(last.version - since), names)
     commit = last.history(1)[0]["commit_id"]
+    # One object, which is pickled once for all tasks.
+    packed = pack_columns(last)
     step = max(1, -(-(last.version - since) // _MOST_CHANGE_TASKS))
     tasks = [
         ChangesTask(
@@ -116,7 +118,7 @@ def scan_changes(
             (first, min(first + step - 1, last.version)),
             (last.version, commit),
             names,
-            pack_columns(last),
+            packed,
         )
         for first in range(since + 1, last.version + 1, step)
     ]

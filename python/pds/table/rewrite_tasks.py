@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pds import _pds
+from pds.errors import InvalidInput
 from pds.predicate import to_predicate
 from pds.store import native_handle
 from pds.table.checks import check_size
@@ -52,20 +53,25 @@ class Rewrite:
         predicate = None if where is None else to_predicate(where, table.schema)
         location, self._table = table._location, table  # noqa: SLF001 of the same package
         self._base = table._handle  # noqa: SLF001 as above
+        self._is_committed = False
         groups = _pds.plan_rewrites(self._base, size, predicate)
         self.tasks = [RewriteTask(table.store, table.path, location.options, files) for files in groups]
 
     def commit(self, messages: list[bytes]) -> CommitResult | None:
         """Commit the groups of messages, each by a commit of its own.
 
-        It removes files that it cannot commit, so call it once.
+        It removes files that it cannot commit, so it can be called once, with one message of each task.
 
         Returns:
             As `Optimize.compact`.
 
         Raises:
+            InvalidInput: It was called before, or there is a message twice. Nothing is removed.
             CommitConflict: As `Optimize.compact`: others have changed the files of all groups.
         """
+        if self._is_committed or len(set(messages)) < len(messages):
+            raise InvalidInput("the messages of rewritten files were given to commit before; plan the rewrite again")
+        self._is_committed = True
         return self._table._rewrite(  # noqa: SLF001 as above
             lambda _, options, timeout: _pds.commit_rewrites(self._base, messages, options, timeout)
         )

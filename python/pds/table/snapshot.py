@@ -195,7 +195,7 @@ class Snapshot:
         Raises:
             VersionExpired: A vacuum removed a version in this range. The message names the oldest version.
             InvalidInput: A version or a column does not exist, or `until` is before `since`.
-            InvalidType: A version is not an integer, or a column is no text.
+            InvalidType: A version is not an integer, or the name of a column is not a string.
         """
         handle = self._handle if until is None else self._handle.at(check_version(until))
         changes = TableChanges(handle, check_version(since), check_column_names(columns))

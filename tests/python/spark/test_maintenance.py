@@ -10,6 +10,7 @@ import pytest
 import pds
 import pds.spark
 from pds.spark import maintenance
+from pds.table.rewrite_tasks import Rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,6 +157,24 @@ def test_all_groups_are_compacted_by_others(
     table.append(rows(3010, 3020))
     with pytest.raises(pds.TransactionExpired):
         pds.spark.compact(spark, table)
+
+
+def test_messages_are_committed_once(target: Target) -> None:
+    """A second commit of a message would remove the files that the first one has named."""
+    table = pds.Table.create(target.store, "table", SCHEMA)
+    for number in range(4):
+        table.append(rows(number * 100, number * 100 + 100))
+    before = listed(table)
+    rewrite = Rewrite(table, 1 << 20, None)
+    messages = [message for task in rewrite.tasks for message in task.run()]
+    for given in (messages * 2, messages, messages):
+        if given is messages and len(table.files()) == 4:
+            assert rewrite.commit(given) is not None
+        else:
+            with pytest.raises(pds.InvalidInput, match="given to commit before"):
+                rewrite.commit(given)
+    assert listed(table.refresh()) == before
+    assert table.check().missing == []
 
 
 def test_arguments_are_checked(spark: SparkSession, target: Target) -> None:
