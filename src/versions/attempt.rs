@@ -169,20 +169,45 @@ fn verify_successor<M: Versioned>(base: &Snapshot<M>, manifest: M) -> Result<M> 
 /// the slot after the vacuum had emptied it, and is no commit.
 async fn is_own_commit<M: Versioned>(folder: &Folder<M>, next: &M) -> CommitOutcome<bool> {
     let next = next.header();
-    let unknown = |cause| CommitError::Unknown {
-        id: next.commit_id.clone(),
-        cause,
-    };
-    let newest = folder.newest().await.map_err(unknown)?;
-    let Some(commit_id) = newest.manifest.header().commit_id_of(next.version) else {
-        let message = "the version is older than the retained commit history";
-        return Err(unknown(Error::other(message)));
-    };
-    Ok(commit_id == next.commit_id)
+    let found = commit_id_at(folder, next.version).await;
+    match found {
+        Ok(commit_id) => Ok(commit_id == *next.commit_id),
+        Err(cause) => Err(CommitError::Unknown {
+            id: next.commit_id.clone(),
+            cause,
+        }),
+    }
+}
+
+/// The commit that created a version up to the newest. A vacuumed one is listed by the oldest retained manifest, unless
+/// [`ErrorKind::VersionExpired`] tells that too many commits came after it.
+pub(super) async fn commit_id_at<M: Versioned>(
+    folder: &Folder<M>,
+    version: u64,
+) -> Result<CommitId> {
+    loop {
+        let newest = folder.newest().await?.manifest;
+        let oldest_version = newest.header().oldest_version;
+        let manifest = match newest.header().commit_id_of(version) {
+            Some(_) => newest,
+            None => match folder.manifest_at(version.max(oldest_version)).await {
+                // It was vacuumed after the newest was read.
+                Err(e) if e.kind() == ErrorKind::VersionExpired => continue,
+                read => read?,
+            },
+        };
+        return manifest
+            .header()
+            .commit_id_of(version)
+            .cloned()
+            .ok_or_else(|| folder.version_expired_error(version, manifest.header()));
+    }
 }
 
 /// Returns the version that a commit created, or None if it created none. A commit whose outcome was
 /// unknown can still land while the last requests of its writer are in flight.
+///
+/// Fails with [`ErrorKind::VersionExpired`] if no manifest lists the commit, and some that could have been vacuumed.
 pub async fn was_committed<M: Versioned>(
     folder: &Folder<M>,
     commit_id: &CommitId,
@@ -200,6 +225,7 @@ pub async fn was_committed<M: Versioned>(
         }
         newest = folder.newest().await?;
     }
+    let oldest_version = newest.manifest.header().oldest_version;
     let mut manifest = newest.manifest;
     loop {
         let header = manifest.header();
@@ -211,8 +237,20 @@ pub async fn was_committed<M: Versioned>(
         if oldest == 1 {
             return Ok(None);
         }
-        manifest = folder.manifest_at(oldest).await?;
+        let next = oldest.max(oldest_version);
+        if next == header.version {
+            return Err(unlisted_error(folder, commit_id, next));
+        }
+        manifest = folder.manifest_at(next).await?;
     }
+}
+
+fn unlisted_error<M: Versioned>(folder: &Folder<M>, commit_id: &CommitId, oldest: u64) -> Error {
+    let message = format!(
+        "commit {} made none of the versions since {oldest}; those before have been vacuumed, and may hold it",
+        commit_id.as_str()
+    );
+    Error::new(ErrorKind::VersionExpired, message).with_path(folder.root())
 }
 
 /// Repeats a conditional write until `deadline` while the store is unavailable. After the first request

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use super::attempt::was_committed;
-use super::attempt::{CommitAttempt, attempt, read_newest};
+use super::attempt::{CommitAttempt, attempt, commit_id_at, read_newest};
 pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply, check_required_version};
 use super::commit_id::{CommitId, TimestampMicros};
@@ -323,10 +323,18 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         };
         let version = match newest.header().commit_id_of(attempted) {
             Some(id) => (*id == self.commit_id).then_some(attempted),
-            // So many commits came since that older manifests have to tell.
-            None => was_committed(self.folder, &self.commit_id)
-                .await
-                .map_err(|cause| self.unknown(cause))?,
+            // All was removed meanwhile.
+            None if newest.header().version < attempted => {
+                was_committed(self.folder, &self.commit_id)
+                    .await
+                    .map_err(|cause| self.unknown(cause))?
+            }
+            // So many commits came since that an older manifest has to tell.
+            None => {
+                let found = commit_id_at(self.folder, attempted).await;
+                let id = found.map_err(|cause| self.unknown(cause))?;
+                (id == self.commit_id).then_some(attempted)
+            }
         };
         self.unverified = None;
         Ok(version)

@@ -1,12 +1,15 @@
 //! The pointer never goes back, whoever dies when.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pds::ErrorKind;
 use pds::table::Table;
+use pds::table::format::CommitId;
 use pds::testing::{Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store};
-use pds::versions::commit::{DEFAULT_TIMEOUT, commit, commit_after};
+use pds::versions::commit::{DEFAULT_TIMEOUT, commit, commit_after, was_committed};
 use pds::versions::remove_versions;
+use pds::versions::vacuum::vacuum;
 
 use super::tables::{append, create_table, upload};
 
@@ -49,7 +52,7 @@ async fn newest_after_crash(interrupted: usize, crash: usize) -> (u64, u64) {
         kind: FaultKind::Unavailable,
         is_persistent: true,
     }));
-    let timeout = std::time::Duration::ZERO;
+    let timeout = Duration::ZERO;
     let _ = commit_after(&ours, &change, first.snapshot, timeout).await;
     objects.set_fault(None);
     (
@@ -67,6 +70,65 @@ async fn a_commit_onto_an_old_snapshot_does_not_set_the_pointer_back() {
                 newest >= acknowledged,
                 "{interrupted} {crash}: {newest} after {acknowledged}"
             );
+        }
+    }
+}
+
+/// So many others commit between a lost attempt and the next that the newest manifest does not list the lost version any
+/// more, and a vacuum has removed the first ones: the commit is not in an unknown state.
+#[tokio::test]
+async fn a_lost_attempt_is_known_as_lost_after_many_commits_and_a_vacuum() {
+    for others in [2, 63, 64, 65, 66, 130, 200] {
+        let objects = faulty_memory();
+        let table = create_table(test_store(&objects, true)).await;
+        for _ in 0..100 {
+            commit_one(&table).await;
+        }
+        vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
+            .await
+            .unwrap();
+        let base = table.newest().await.unwrap();
+        let version = base.manifest.version;
+        let change = append(upload(&table, version).await, version);
+        let lost = commit_one(&table).await;
+        for _ in 1..others {
+            commit_one(&table).await;
+        }
+        let committed = commit_after(&table, &change, base, DEFAULT_TIMEOUT)
+            .await
+            .unwrap_or_else(|e| panic!("after {others} others: {e}"));
+        assert_eq!(committed.version, version + others + 1);
+        assert_eq!(committed.attempts, 2);
+        let id = &committed.commit_id;
+        assert_eq!(
+            was_committed(&table, id).await.unwrap(),
+            Some(committed.version)
+        );
+        assert_eq!(lost, version + 1);
+    }
+}
+
+/// Whether a commit made a version that was vacuumed is not known, and said so.
+#[tokio::test]
+async fn a_commit_that_no_version_lists_may_have_been_vacuumed() {
+    let table = create_table(test_store(&faulty_memory(), true)).await;
+    for _ in 0..100 {
+        commit_one(&table).await;
+    }
+    let id = CommitId::new(7);
+    assert_eq!(was_committed(&table, &id).await.unwrap(), None);
+    vacuum(&table, Duration::ZERO, false, DEFAULT_TIMEOUT)
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        let unlisted = was_committed(&table, &id).await.unwrap_err();
+        assert_eq!(unlisted.kind(), ErrorKind::VersionExpired);
+        assert!(
+            unlisted.message().contains("versions since 101"),
+            "{unlisted}"
+        );
+        for _ in 0..50 {
+            commit_one(&table).await;
         }
     }
 }

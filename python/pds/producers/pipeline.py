@@ -280,7 +280,11 @@ class Pipeline(Declarations):
         return _pds.rename_in_pipeline(location.handle, self.path, *names, location.timeout)
 
     def was_committed(self, commit_id: str) -> int | None:
-        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
+        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.
+
+        Raises:
+            VersionExpired: No version that is left is of this commit, and one that has been vacuumed may be.
+        """
         return _pds.find_pipeline_commit(self._location.handle, self.path, require_text("commit_id", commit_id))
 
     @property

@@ -274,7 +274,11 @@ class Table(Writes):
         return CheckResult(**self._handle.check())
 
     def was_committed(self, commit_id: str) -> int | None:
-        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown."""
+        """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.
+
+        Raises:
+            VersionExpired: No version that is left is of this commit, and one that has been vacuumed may be.
+        """
         return self._handle.was_committed(require_text("commit_id", commit_id))
 
 
