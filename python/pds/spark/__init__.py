@@ -25,13 +25,14 @@ types that Parquet cannot store.
 
 from __future__ import annotations
 
+from pds.spark.change_feed import scan_changes
 from pds.spark.changes import delete, merge, upsert
 from pds.spark.engine import SparkEngine
 from pds.spark.ingest import ingest
 from pds.spark.maintenance import compact
 from pds.spark.read import read_dataset
 from pds.spark.stage import append, overwrite
-from pds.spark.table import read_table, scan_changes
+from pds.spark.table import read_table
 from pds.spark.write import write_dataset
 
 __all__ = [

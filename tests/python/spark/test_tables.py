@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 import pds
 import pds.spark
+from pds.spark import change_feed
 from pds.spark import table as spark_table
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def test_changes_are_those_of_the_table(
         (4, 1, end, None),
         (2, end, end, None),
     ):
-        monkeypatch.setattr(spark_table, "_MOST_CHANGE_TASKS", most)
+        monkeypatch.setattr(change_feed, "_MOST_CHANGE_TASKS", most)
         expected = listed(table.scan_changes(since, until, columns=columns).to_pyarrow())
         df = pds.spark.scan_changes(spark, table, since, until, columns=columns)
         assert collect(df) == expected
