@@ -209,7 +209,7 @@ test-spark: build servers ## Python tests in Spark
 	$(PYTEST) --dist loadfile -n $(WORKERS) -m "spark and not slow" $(ARGS)
 
 test-slow: build servers ## the long ones: kill loops, large data
-	$(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
+	$(PYTEST) $(PARALLEL) $$((3 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
 	$(PYTEST) -m "slow and not soak and spark" $(ARGS)
 
 examples: build servers ## every example, on little data

@@ -6,7 +6,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatchReader;
-use futures::{StreamExt, TryStreamExt, stream};
 
 use super::stage::{FooterMetadataFn, StagedFile, discard, stage_with_footers};
 use crate::error::Result;
@@ -14,6 +13,7 @@ use crate::parquet::writer::{FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::Staging;
 use crate::store::staged_write::StagedWrite;
+use crate::sync::begun::run_to_end;
 use crate::sync::in_place::in_place;
 
 /// The maximum number of files that are published concurrently.
@@ -88,9 +88,7 @@ async fn publish_files(store: &Store, files: &[StagedFile], names: &[FileName]) 
     // A Vec, because the future of the iterator itself would not be Send.
     let pending: Vec<_> = pending.collect();
     let is_single = pending.len() == 1;
-    let published = stream::iter(pending)
-        .buffer_unordered(CONCURRENT_FILES)
-        .try_collect::<()>();
+    let published = run_to_end(pending, CONCURRENT_FILES);
     let published = if is_single {
         in_place(published).await
     } else {

@@ -29,6 +29,7 @@ use crate::files::expr::Statistics;
 use crate::files::open;
 use crate::files::types::can_widen;
 use crate::parquet::file::TAIL_BYTES;
+use crate::sync::begun::run_to_end;
 use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
 use crate::versions::find_replay;
@@ -164,8 +165,7 @@ async fn import_files(
         .iter()
         .map(|(from, file, values)| copy_file(table, from, file, columns, values))
         .collect();
-    let copy_stream = stream::iter(copy_tasks).buffer_unordered(CONCURRENT_FILES);
-    if let Err(e) = copy_stream.try_collect::<()>().await {
+    if let Err(e) = run_to_end(copy_tasks, CONCURRENT_FILES).await {
         remove(table, &targets).await;
         return Err(e);
     }

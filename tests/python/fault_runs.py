@@ -32,11 +32,11 @@ LASTING = tuple(fault for fault in FAULTS if fault != "cut")
 # Those that a client can tell from each other.
 DISTINCT = ("403", "404", "409", "412", "500 after", "drop", "drop after", "stall after", "cut")
 LIMIT_SECONDS = 60
-AT_ONCE = 20
+AT_ONCE = 12
 # So many at once on so few cores: an answer that is late is none that does not come. Who is under no
 # fault waits as long as it takes; one fault is waited for again and again, one that lasts is not.
 PATIENT = {"stall_timeout": "30", "retry_timeout": "60"}
-UNDER_ONE_FAULT = {"stall_timeout": "1.2", "retry_timeout": "30", "max_retries": "8"}
+UNDER_ONE_FAULT = {"stall_timeout": "2", "retry_timeout": "40", "max_retries": "8"}
 UNDER_A_FAULT_THAT_LASTS = {"stall_timeout": "1.2"}
 # Of those that upload much.
 FEW_AT_ONCE = 3
@@ -144,9 +144,17 @@ class Case(Generic[_State]):
     def check_clean(self, server: ScriptedS3, error: Exception, spared: str = "") -> None:
         """What was uploaded for a commit that certainly is not is gone; but for keys that contain `spared`."""
         left = sorted(key for key in server.save().keys() - self.before.keys() if not spared or spared not in key)
+        left = [key for key in left if not _came_late(server, key)]
         uploads = [upload.key for upload in server.bucket.uploads.values() if upload.pieces]
-        assert self.operation.in_steps or not left, f"{left} are left after {error!r}"
+        events = [str(event) for event in server.log_before if left and left[0] in event.request.keys]
+        assert self.operation.in_steps or not left, f"{left} are left after {error!r}: {events}"
         assert not uploads, f"uploads of {uploads} are left after {error!r}"
+
+
+def _came_late(server: ScriptedS3, key: str) -> bool:
+    """Whether an object was put after it was removed: a busy machine takes requests that were given up."""
+    verbs = [event.request.verb for event in server.log_before + server.log if key in event.request.keys]
+    return "delete" in verbs and verbs[-1] == "put"
 
 
 def is_probe(key: str) -> bool:

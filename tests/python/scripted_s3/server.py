@@ -111,8 +111,9 @@ class ScriptedS3:
     def __init__(self, ignores: frozenset[str] = CLASS_A) -> None:
         self.bucket = Bucket(ignores=ignores)
         self.seen: list[Request] = []
-        # What was applied, in order.
+        # What was applied, in order; and before the last restart.
         self.log: list[Event] = []
+        self.log_before: list[Event] = []
         # Called after every request that changed something, while nothing else changes.
         self.watch: Callable[[Event], None] | None = None
         # Called before every request, while it waits and nothing is locked: it may send requests itself.
@@ -156,7 +157,7 @@ class ScriptedS3:
             self._faults = dict(faults or {})
             self._numbers = itertools.count()
             self.seen = []
-            self.log = []
+            self.log, self.log_before = [], self.log
             self.held.clear()
             self.released.clear()
 
