@@ -156,9 +156,14 @@ impl Uploader {
             }
             tokio::select! {
                 biased;
-                Some((index, result)) = in_flight.next() => {
-                    part_ids[index] = result.map_err(|e| self.store.map_error(e, &self.target))?.content_id;
-                }
+                Some((index, result)) = in_flight.next() => match result {
+                    Ok(part) => part_ids[index] = part.content_id,
+                    Err(e) => {
+                        // A part that arrives while the upload is aborted may stay.
+                        while in_flight.next().await.is_some() {}
+                        return Err(self.store.map_error(e, &self.target));
+                    }
+                },
                 Some(part) = self.upload_parts.recv() => next = Some(part),
                 else => return Ok(part_ids),
             }
@@ -233,7 +238,11 @@ impl Uploader {
             }
             tokio::select! {
                 biased;
-                Some(result) = in_flight.next() => result.map_err(|e| self.store.map_error(e, &self.target))?,
+                Some(result) = in_flight.next() => if let Err(e) = result {
+                    // As above.
+                    while in_flight.next().await.is_some() {}
+                    return Err(self.store.map_error(e, &self.target));
+                },
                 Some(part) = self.upload_parts.recv() => next = Some(part),
                 else => return Ok(()),
             }

@@ -22,7 +22,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, ObjectMeta};
 
 use super::folder::{Folder, list_objects};
@@ -31,6 +30,7 @@ use super::names;
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use super::vacuum::Vacuumable;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::begun::run_to_end;
 
 /// How often what is left is listed again: writers that were under way may add to it.
 const MAX_ROUNDS: u32 = 5;
@@ -280,13 +280,10 @@ impl Objects {
     async fn remove_manifests<M: Vacuumable>(&self, folder: &Folder<M>, from: u64) -> Result<()> {
         let manifests = self.manifests.range(from..).map(|(version, meta)| {
             let name = names::manifest(*version);
-            async move { remove_version(folder, &name, meta).await }
+            async move { remove_version(folder, &name, meta).await.map(drop) }
         });
         // A Vec, because the future of the iterator itself would not be Send.
-        let removals: Vec<_> = manifests.collect();
-        let mut removals = stream::iter(removals).buffer_unordered(CONCURRENT_DELETIONS);
-        while removals.try_next().await?.is_some() {}
-        Ok(())
+        run_to_end(manifests.collect(), CONCURRENT_DELETIONS).await
     }
 }
 
