@@ -169,8 +169,7 @@ fn verify_successor<M: Versioned>(base: &Snapshot<M>, manifest: M) -> Result<M> 
 /// the slot after the vacuum had emptied it, and is no commit.
 async fn is_own_commit<M: Versioned>(folder: &Folder<M>, next: &M) -> CommitOutcome<bool> {
     let next = next.header();
-    let found = commit_id_at(folder, next.version).await;
-    match found {
+    match commit_id_at(folder, next.version).await {
         Ok(commit_id) => Ok(commit_id == *next.commit_id),
         Err(cause) => Err(CommitError::Unknown {
             id: next.commit_id.clone(),
@@ -187,20 +186,19 @@ pub(super) async fn commit_id_at<M: Versioned>(
 ) -> Result<CommitId> {
     loop {
         let newest = folder.newest().await?.manifest;
-        let oldest_version = newest.header().oldest_version;
-        let manifest = match newest.header().commit_id_of(version) {
-            Some(_) => newest,
-            None => match folder.manifest_at(version.max(oldest_version)).await {
-                // It was vacuumed after the newest was read.
-                Err(e) if e.kind() == ErrorKind::VersionExpired => continue,
-                read => read?,
-            },
-        };
-        return manifest
-            .header()
-            .commit_id_of(version)
-            .cloned()
-            .ok_or_else(|| folder.version_expired_error(version, manifest.header()));
+        let newest = newest.header();
+        if let Some(commit_id) = newest.commit_id_of(version) {
+            return Ok(commit_id.clone());
+        }
+        match folder.manifest_at(version.max(newest.oldest_version)).await {
+            Ok(manifest) => {
+                let commit_id = manifest.header().commit_id_of(version).cloned();
+                return commit_id.ok_or_else(|| folder.version_expired_error(version, newest));
+            }
+            // It was vacuumed after the newest was read.
+            Err(e) if e.kind() == ErrorKind::VersionExpired => {}
+            Err(e) => return Err(e),
+        }
     }
 }
 
@@ -225,8 +223,7 @@ pub async fn was_committed<M: Versioned>(
         }
         newest = folder.newest().await?;
     }
-    let oldest_version = newest.manifest.header().oldest_version;
-    let mut manifest = newest.manifest;
+    let mut manifest = Arc::clone(&newest.manifest);
     loop {
         let header = manifest.header();
         let oldest = header.oldest_known_version();
@@ -237,11 +234,18 @@ pub async fn was_committed<M: Versioned>(
         if oldest == 1 {
             return Ok(None);
         }
-        let next = oldest.max(oldest_version);
+        let next = oldest.max(newest.manifest.header().oldest_version);
         if next == header.version {
             return Err(unlisted_error(folder, commit_id, next));
         }
-        manifest = folder.manifest_at(next).await?;
+        manifest = match folder.manifest_at(next).await {
+            // It was vacuumed meanwhile; the oldest that is left may list it.
+            Err(e) if e.kind() == ErrorKind::VersionExpired => {
+                newest = folder.newest().await?;
+                Arc::clone(&newest.manifest)
+            }
+            read => read?,
+        };
     }
 }
 

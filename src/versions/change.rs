@@ -101,6 +101,11 @@ pub(crate) trait Operation<M: Versioned>: Send {
     fn required_version(&self) -> Option<&RequiredVersion> {
         None
     }
+
+    /// As [`Change::base_version`], if it is known before the first plan.
+    fn base_version(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A change that needs no plan.
@@ -123,6 +128,10 @@ impl<'a, M: Versioned> Operation<M> for Unplanned<'a, M> {
 
     fn required_version(&self) -> Option<&RequiredVersion> {
         self.0.required_version()
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        self.0.base_version()
     }
 }
 

@@ -27,10 +27,11 @@ pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, commit_id_at, read_newest};
 pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply, check_required_version};
-use super::commit_id::{CommitId, TimestampMicros};
+use super::commit_id::CommitId;
+use super::finalize::{finalize_manifest, record_transaction};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
-use super::manifest::{CommitOperation, RECENT_COMMITS, Transaction, Versioned};
+use super::manifest::{CommitOperation, Transaction, Versioned};
 use super::outcome::Committed;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
 use super::staged::{Staged, remove};
@@ -149,6 +150,8 @@ struct Attempts<'a, M: RollLists, O: Operation<M>> {
     waited: Duration,
     /// The version that the last attempt tried to create, until a snapshot shows whose it is.
     unverified: Option<u64>,
+    /// A snapshot was older than what the change began with.
+    was_behind: bool,
 }
 
 /// What an operation changes in a snapshot.
@@ -180,6 +183,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             count: 0,
             waited: Duration::ZERO,
             unverified: None,
+            was_behind: false,
         }
     }
 
@@ -282,16 +286,15 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         &mut self,
         base: &Snapshot<M>,
     ) -> CommitOutcome<Option<RunResult<M, O::Change>>> {
-        if let Some(version) = self.verify(&base.manifest).await? {
-            return Ok(Some(self.committed_earlier(version, base.clone())));
-        }
         let Some(key) = self.operation.idempotency_key() else {
-            return Ok(None);
+            let version = self.verify(&base.manifest).await?;
+            return Ok(version.map(|version| self.committed_earlier(version, base.clone())));
         };
+        // Keys are remembered longer than commits are listed: one that is not there made nothing.
         let transaction = find_transaction(self.folder, &*base.manifest, key).await;
-        Ok(transaction
-            .map_err(CommitError::NotCommitted)?
-            .map(|transaction| self.end_by_transaction(transaction, base)))
+        let transaction = transaction.map_err(CommitError::NotCommitted)?;
+        self.unverified = None;
+        Ok(transaction.map(|transaction| self.end_by_transaction(transaction, base)))
     }
 
     /// The end of the operation if a commit with its idempotency key was made.
@@ -331,9 +334,9 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             }
             // So many commits came since that an older manifest has to tell.
             None => {
-                let found = commit_id_at(self.folder, attempted).await;
-                let id = found.map_err(|cause| self.unknown(cause))?;
-                (id == self.commit_id).then_some(attempted)
+                let commit_id = commit_id_at(self.folder, attempted).await;
+                let commit_id = commit_id.map_err(|cause| self.unknown(cause))?;
+                (commit_id == self.commit_id).then_some(attempted)
             }
         };
         self.unverified = None;
@@ -383,6 +386,9 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
     /// Applies the change to a snapshot, after it was planned where there is none that applies.
     async fn prepare(&mut self, base: &Snapshot<M>) -> Result<Prepared<M>> {
         let clock = self.folder.store.clock();
+        if self.is_behind(&base.manifest)? {
+            return Ok(Prepared::Outdated);
+        }
         if let Some(change) = &self.change {
             match apply(self.folder, change, &base.manifest) {
                 Err(e) if is_conflict(&e) => {
@@ -419,6 +425,30 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         Ok(Prepared::Manifest(Box::new(draft)))
     }
 
+    /// Whether a snapshot that was read earlier is older than what the change began with. That the newest is fails with
+    /// [`ErrorKind::TransactionExpired`]: all versions were removed and others made, the change is not of those.
+    fn is_behind(&mut self, base: &M) -> Result<bool> {
+        let version = base.header().version;
+        let change = self.change.as_ref();
+        let planned_base = change.and_then(Change::base_version);
+        let Some(base_version) = planned_base.or(self.operation.base_version()) else {
+            return Ok(false);
+        };
+        if base_version <= version {
+            return Ok(false);
+        }
+        if std::mem::replace(&mut self.was_behind, true) {
+            let message = format!(
+                "the write started at version {base_version}, but the newest is {version}: the {} was removed and created \
+                 again; write again",
+                M::NOUN
+            );
+            let error = Error::new(ErrorKind::TransactionExpired, message);
+            return Err(error.with_path(self.folder.root()));
+        }
+        Ok(true)
+    }
+
     /// Tries to create the next version.
     async fn attempt(
         &mut self,
@@ -440,20 +470,6 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
     }
 }
 
-/// Records the commit under its idempotency key.
-fn record_transaction<M: Versioned>(next: &mut M, key: Option<&str>) {
-    if let Some(key) = key {
-        let header = next.header();
-        let transaction = Transaction {
-            version: header.version,
-            commit_id: header.commit_id.clone(),
-            created_at: header.created_at,
-        };
-        let transactions = next.header_mut().transactions;
-        transactions.insert(key.to_owned(), transaction);
-    }
-}
-
 pub(super) fn commit_timeout_error<M: Versioned>(folder: &Folder<M>, timeout: Duration) -> Error {
     let message = format!(
         "gave up after {} s: lost every race against concurrent commits; nothing was committed, try \
@@ -469,29 +485,4 @@ fn jitter(random_bits: u128, previous: Duration) -> Duration {
     let span = (previous * 3).saturating_sub(MIN_BACKOFF);
     let fraction = u32::try_from(random_bits % 1024).unwrap_or(0);
     (MIN_BACKOFF + span * fraction / 1024).min(MAX_BACKOFF)
-}
-
-/// Sets the fields that every commit sets: version, commit id, time, operation and recent commits.
-fn finalize_manifest<M: Versioned>(
-    folder: &Folder<M>,
-    base: &M,
-    next: &mut M,
-    operation: CommitOperation,
-    commit_id: &CommitId,
-) {
-    let base = base.header();
-    if base.format < M::FORMAT {
-        next.upgrade();
-    }
-    let now = TimestampMicros::new(folder.store.clock().now());
-    let older = base.recent_commits.iter().take(RECENT_COMMITS - 1);
-    let recent_commits = [base.commit_id].into_iter().chain(older);
-    let next = next.header_mut();
-    *next.format = M::FORMAT;
-    *next.version = base.version + 1;
-    *next.previous = Some(base.version);
-    next.commit_id.clone_from(commit_id);
-    *next.created_at = now.max(base.created_at.next_millisecond());
-    *next.operation = operation;
-    *next.recent_commits = recent_commits.cloned().collect();
 }

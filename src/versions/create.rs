@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
+use super::attempt::commit_id_at;
 use super::folder::{Folder, Snapshot};
 use super::manifest::Versioned;
 use super::names;
@@ -62,14 +63,10 @@ pub(crate) async fn create_first<M: Versioned>(
         // manifest landed in a slot that a vacuum of another writer's versions had emptied.
         CasResult::Conflict(_) | CasResult::Missing => {
             let newest = folder.newest().await.map_err(unknown)?;
-            match newest.manifest.header().commit_id_of(1) {
-                Some(commit_id) if *commit_id == id => Ok(newest),
-                Some(_) => Err(already_exists_error(folder)),
-                None => {
-                    let message = "version 1 is older than the retained commit history";
-                    Err(unknown(Error::other(message)).into())
-                }
+            if commit_id_at(folder, 1).await.map_err(unknown)? != id {
+                return Err(already_exists_error(folder));
             }
+            Ok(newest)
         }
     }
 }

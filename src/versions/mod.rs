@@ -16,6 +16,7 @@ mod change;
 pub mod commit;
 mod commit_id;
 mod create;
+mod finalize;
 mod folder;
 mod folders;
 mod group_commit;

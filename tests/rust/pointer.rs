@@ -108,6 +108,31 @@ async fn a_lost_attempt_is_known_as_lost_after_many_commits_and_a_vacuum() {
     }
 }
 
+/// A write that began on a table that was removed meanwhile is not one of the table that was created in its place.
+#[tokio::test]
+async fn a_write_of_a_removed_table_is_not_committed_to_the_next_one() {
+    let objects = faulty_memory();
+    let ours = create_table(test_store(&objects, true)).await;
+    for _ in 0..5 {
+        commit_one(&ours).await;
+    }
+    let version = ours.newest().await.unwrap().manifest.version;
+    let late = append(upload(&ours, version).await, version);
+    remove_versions(&table(&objects)).await.unwrap();
+    let again = create_table(test_store(&objects, true)).await;
+    let error = commit(&table(&objects), &late, DEFAULT_TIMEOUT).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TransactionExpired, "{error}");
+    assert!(error.message().contains("created again"), "{error}");
+    assert_eq!(again.newest().await.unwrap().manifest.version, 1);
+    // A snapshot that is older than the write is no other table.
+    let old = again.newest().await.unwrap();
+    let version = commit_one(&again).await;
+    let change = append(upload(&again, version).await, version);
+    let committed = commit_after(&again, &change, old, DEFAULT_TIMEOUT).await;
+    assert_eq!(committed.unwrap().version, version + 1);
+}
+
 /// Whether a commit made a version that was vacuumed is not known, and said so.
 #[tokio::test]
 async fn a_commit_that_no_version_lists_may_have_been_vacuumed() {

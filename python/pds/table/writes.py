@@ -74,9 +74,9 @@ class Writes(Snapshot):
             CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
                 not the newest version. Nothing was committed.
             CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
-            TransactionExpired: A vacuum removed the written files, a restore changed the columns, or another commit
-                added or renamed a column with the name of a new one, before the commit. Nothing was committed.
-                Repeat the write.
+            TransactionExpired: A vacuum removed the written files, the table was dropped and created again, a restore
+                changed the columns, or another commit added or renamed a column with the name of a new one, before the
+                commit. Nothing was committed. Repeat the write.
         """
         if schema_mode not in ("strict", "merge"):
             raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
