@@ -42,9 +42,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        from pds.spark.source import TableReader  # noqa: PLC0415 see above
+        from pds.spark.options import FEED, parse_flag  # noqa: PLC0415 see above
+        from pds.spark.source import FeedReader, TableReader  # noqa: PLC0415 see above
 
-        return TableReader(self.options, schema, self._version)
+        reader = FeedReader if parse_flag(self.options, FEED) else TableReader
+        return reader(self.options, schema, self._version)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 as Spark calls it
         """Return the writer of a batch query."""

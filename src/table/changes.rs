@@ -113,6 +113,10 @@ pub fn scan_changes(
     ))
 }
 
+fn is_rewrite(manifest: &TableManifest) -> bool {
+    REWRITE_OPERATIONS.contains(&manifest.operation.name.as_str())
+}
+
 struct ChangeScan {
     table: Table,
     columns: TableColumns,
@@ -155,6 +159,8 @@ impl ChangeScan {
         while before.version < until.version {
             let after = match manifests.next().await {
                 Some(after) => after?,
+                // It may have got the columns of a later version, which do not tell what a rewrite wrote.
+                None if is_rewrite(&until) => table.manifest_at(until.version).await?,
                 None => Arc::clone(&until),
             };
             // Between a tagged version and the oldest retained one, a late commit may have created its
@@ -177,9 +183,8 @@ impl ChangeScan {
             let mut columns = after.schema.columns.iter();
             *id <= after.schema.last_id && columns.all(|column| column.id != *id)
         };
-        let is_rewrite = REWRITE_OPERATIONS.contains(&after.operation.name.as_str());
         let mut ids = self.projection.iter().map(|at| &self.columns.ids[*at]);
-        is_rewrite && !ids.any(is_dropped)
+        is_rewrite(after) && !ids.any(is_dropped)
     }
 
     /// Sends the changes of one commit. Returns false if the receiver was dropped.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pds import Table
-from pds.errors import InvalidInput
 from pds.spark.options import check_commit
 from pds.spark.schema import frame_schema
 from pds.spark.table import check_table, read_tasks
@@ -21,12 +19,15 @@ if TYPE_CHECKING:
 
     from pds.store import Store
 
-__all__ = ["scan_changes"]
+__all__ = ["CHANGE_COLUMNS", "REWRITES", "ChangesTask", "scan_changes", "split_changes"]
+
+# After those of the table, with Delta's names.
+CHANGE_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 
 # Tasks that read the changes of many versions.
 _MOST_CHANGE_TASKS: Final = 128
 # Operations that rewrite files and change no rows.
-_REWRITES: Final = ("compact", "sort")
+REWRITES: Final = ("compact", "sort")
 
 
 def scan_changes(
@@ -49,24 +50,28 @@ def scan_changes(
         vacuum of one of the versions.
 
     Raises:
-        InvalidInput: A version or a column does not exist, `until` is before `since`, the store cannot be sent to the
-            executors, or a compaction or sort dropped values of a column that `until` has again.
+        InvalidInput: A version or a column does not exist, `until` is before `since`, or the store cannot be sent to
+            the executors.
         InvalidType: As for `read_table`.
         VersionExpired: A vacuum removed a version in this range.
     """
     check_table(table)
     last = table if until is None else table.as_of(until)
     schema = frame_schema(table.scan_changes(since, until, columns=columns).schema)
-    names = None if columns is None else list(columns)
-    _check_rewrites(last, last.history(last.version - since), names)
+    tasks = split_changes(last, since, None if columns is None else list(columns))
+    return read_tasks(spark, tasks, schema)
+
+
+def split_changes(last: Table, since: int, names: list[str] | None) -> list[ChangesTask]:
+    """Return tasks for the changes after the version `since`, up to that of `last`, with its columns."""
     commit = last.history(1)[0]["commit_id"]
     # One object, which is pickled once for all tasks.
     packed = pack_columns(last)
     step = max(1, -(-(last.version - since) // _MOST_CHANGE_TASKS))
-    tasks = [
+    return [
         ChangesTask(
-            table.store,
-            table.path,
+            last.store,
+            last.path,
             (first, min(first + step - 1, last.version)),
             (last.version, commit),
             names,
@@ -74,28 +79,6 @@ def scan_changes(
         )
         for first in range(since + 1, last.version + 1, step)
     ]
-    return read_tasks(spark, tasks, schema)
-
-
-def _check_rewrites(last: Table, entries: list[dict[str, Any]], names: list[str] | None) -> None:
-    """Check that no version has rewritten files without a column that is read: a task would not know of it."""
-    columns = {column["id"]: column["name"] for column in _parse_schema(last)["columns"]}
-    for entry in entries:
-        if entry["operation"]["name"] not in _REWRITES:
-            continue
-        schema = _parse_schema(last.as_of(entry["version"]))
-        kept = {column["id"] for column in schema["columns"]}
-        for number, name in columns.items():
-            if number <= schema["last_id"] and number not in kept and (names is None or name in names):
-                raise InvalidInput(
-                    f"version {entry['version']} rewrote files while column {name!r} was dropped; read the changes "
-                    "with Table.scan_changes"
-                )
-
-
-def _parse_schema(table: Table) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(table._handle.manifest())["schema"]  # noqa: SLF001 of the package
-    return schema
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pds import Store, Table
@@ -16,21 +16,31 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "FEED",
+    "FEED_OPTIONS",
     "READ_OPTIONS",
+    "START_OPTIONS",
     "STREAM_OPTIONS",
     "TASK_SIZES",
     "FixedVersion",
     "TablePlace",
     "check_commit",
     "check_options",
+    "find_end",
     "find_snapshot",
+    "find_start",
     "parse_columns",
     "parse_flag",
     "parse_positive",
 ]
 
-READ_OPTIONS: Final = ("version", "versionAsOf", "timestamp", "timestampAsOf", "columns", "where")
-STREAM_OPTIONS: Final = ("startingVersion", "ignoreDeletes", "skipChangeCommits", "maxFilesPerTrigger", "columns")
+FEED: Final = "readChangeFeed"
+READ_OPTIONS: Final = ("version", "versionAsOf", "timestamp", "timestampAsOf", "columns", "where", FEED)
+# Each under the number of a version, and by a time.
+START_OPTIONS: Final = ("startingVersion", "startingTimestamp")
+_END: Final = ("endingVersion", "endingTimestamp")
+FEED_OPTIONS: Final = (FEED, *START_OPTIONS, *_END, "columns")
+STREAM_OPTIONS: Final = (*START_OPTIONS, FEED, "ignoreDeletes", "skipChangeCommits", "maxFilesPerTrigger", "columns")
 # Fewer and smaller tasks would cost more to start than to run.
 TASK_SIZES: Final = {"count": 128, "min_bytes": 16 << 20, "max_bytes": 128 << 20}
 
@@ -101,8 +111,8 @@ def check_options(options: Mapping[str, str], known: Sequence[str]) -> None:
     for name in options:
         if name.lower() not in names and not name.lower().startswith(_STORAGE):
             raise InvalidInput(
-                f'the format "pds" has no option {name!r} here; it has {", ".join(known)}, and {_STORAGE}<name> for '
-                "those of the store"
+                f'the format "pds" has no option {name!r} here; it has {", ".join(dict.fromkeys(known))}, and '
+                f"{_STORAGE}<name> for those of the store"
             )
 
 
@@ -112,19 +122,78 @@ def find_snapshot(options: Mapping[str, str]) -> Table:
     Raises:
         InvalidInput: They name it twice or in a way that is not valid.
     """
-    named = [name for name in (*_VERSION, *_TIMESTAMP) if name in options]
+    table = TablePlace.parse(options).open()
+    named = _find_named(options, (*_VERSION, *_TIMESTAMP))
+    return table if named is None else table.as_of(_parse_when(options, named))
+
+
+def find_end(options: Mapping[str, str]) -> Table:
+    """Open the last version whose changes options of a change feed name; the newest without one.
+
+    Raises:
+        InvalidInput: They name it twice or in a way that is not valid, or it does not exist.
+    """
+    table = TablePlace.parse(options).open()
+    named = _find_named(options, _END)
+    return table if named is None else table.as_of(_parse_when(options, named))
+
+
+def find_start(options: Mapping[str, str], table: Table) -> int | None:
+    """Return the first version whose rows options of a stream or a change feed name; None without one.
+
+    It may be the one after that of `table`.
+
+    Raises:
+        InvalidInput: They name it twice or in a way that is not valid, or the time is after that version.
+        VersionExpired: The time is before the oldest version that is left.
+    """
+    named = _find_named(options, START_OPTIONS)
+    if named is None:
+        return None
+    next_version = table.version + 1
+    if named == "startingVersion" and options[named].lower() == "latest":
+        return next_version
+    when = _parse_when(options, named)
+    if not isinstance(when, datetime):
+        if not 1 <= when <= next_version:
+            raise InvalidInput(f'startingVersion must be "latest" or from 1 to {next_version}, not {when}')
+        return when
+    newest: datetime = table.history(1)[0]["created_at"]
+    if when > newest:
+        raise InvalidInput(
+            f"startingTimestamp {options[named]} is after version {table.version}, which was committed at "
+            f"{newest.isoformat()}; for what is committed later set startingVersion to latest"
+        )
+    try:
+        entry: dict[str, Any] = table.as_of(when).history(1)[0]
+    except InvalidInput:
+        # There was no table yet.
+        return 1
+    is_before: bool = entry["created_at"] < when
+    return int(entry["version"]) + is_before
+
+
+def _find_named(options: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The option of some that stand for the same."""
+    named = [name for name in names if name in options]
     if len(named) > 1:
         raise InvalidInput(f"the options {' and '.join(named)} name the version twice; leave one out")
-    table = TablePlace.parse(options).open()
-    if not named:
-        return table
-    value = options[named[0]]
+    return named[0] if named else None
+
+
+def _parse_when(options: Mapping[str, str], name: str) -> int | datetime:
+    """A version, or a time where the name of the option says so."""
+    value = options[name]
+    is_time = "timestamp" in name.lower()
     try:
-        when = int(value) if named[0] in _VERSION else datetime.fromisoformat(value)
+        when = datetime.fromisoformat(value) if is_time else int(value)
     except ValueError as error:
-        expected = "a number" if named[0] in _VERSION else 'a time such as "2026-01-31T12:00:00Z"'
-        raise InvalidInput(f"the option {named[0]} must be {expected}, not {value!r}") from error
-    return table.as_of(when)
+        latest = '"latest" or ' if name == "startingVersion" else ""
+        expected = 'a time such as "2026-01-31T12:00:00Z"' if is_time else f"{latest}a number"
+        raise InvalidInput(f"the option {name} must be {expected}, not {value!r}") from error
+    if isinstance(when, datetime) and when.tzinfo is None:
+        raise InvalidInput(f"the option {name} has no time zone: {value!r}; add one, such as Z")
+    return when
 
 
 def check_commit(table: Table, version: int, commit_id: str) -> None:

@@ -5,6 +5,9 @@ Options: ``path``; ``version`` or ``versionAsOf``, ``timestamp`` or ``timestampA
 of the store. Spark tells a Python data source neither the columns nor the limit of a query: name columns by the
 option or by a schema, or read by ``pds.spark.read_table``.
 
+With ``readChangeFeed`` the rows are the changes of versions, as of ``Table.scan_changes``: ``startingVersion`` or
+``startingTimestamp``, whose changes are included; ``endingVersion`` or ``endingTimestamp``, likewise; ``columns``.
+
 Filters are not pushed down: Spark 4.3 keeps the partitions of the last planned query of a DataFrame for its next one.
 """
 
@@ -15,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pds.errors import InvalidInput
+from pds.spark.change_feed import CHANGE_COLUMNS, split_changes
 from pds.spark.options import (
+    FEED,
+    FEED_OPTIONS,
     READ_OPTIONS,
     STREAM_OPTIONS,
     TASK_SIZES,
@@ -23,8 +29,11 @@ from pds.spark.options import (
     TablePlace,
     check_commit,
     check_options,
+    find_end,
     find_snapshot,
+    find_start,
     parse_columns,
+    parse_flag,
 )
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
@@ -36,18 +45,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from pds.spark.change_feed import ChangesTask
     from pds.table.tasks import ScanTask
 
-__all__ = ["TableReader", "fix_version"]
+__all__ = ["FeedReader", "TableReader", "fix_version"]
 
 
 def fix_version(options: Mapping[str, str]) -> tuple[FixedVersion, StructType]:
     """Return the version that options of a query or a stream name, and the columns that they select."""
-    check_options(options, (*READ_OPTIONS, *STREAM_OPTIONS))
-    snapshot = find_snapshot(options)
-    scan = snapshot.scan(parse_columns(options.get("columns")), where=options.get("where"))
+    names = parse_columns(options.get("columns"))
+    if parse_flag(options, FEED):
+        check_options(options, (*FEED_OPTIONS, *STREAM_OPTIONS))
+        snapshot = find_end(options)
+        schema = snapshot.scan_changes(snapshot.version, columns=names).schema
+    else:
+        check_options(options, (*READ_OPTIONS, *STREAM_OPTIONS))
+        snapshot = find_snapshot(options)
+        schema = snapshot.scan(names, where=options.get("where")).schema
     commit_id = snapshot.history(1)[0]["commit_id"]
-    return FixedVersion(snapshot.version, commit_id, pack_columns(snapshot)), frame_schema(scan.schema)
+    return FixedVersion(snapshot.version, commit_id, pack_columns(snapshot)), frame_schema(schema)
 
 
 class TableReader(DataSourceReader):
@@ -82,6 +98,40 @@ class TableReader(DataSourceReader):
         freeze_worker_gc()
         # Spark adds a partition of None to an empty list.
         task: ScanTask | None = partition.value
+        return iter(()) if task is None else align_to_schema(task.to_reader(), self._schema)
+
+
+class FeedReader(DataSourceReader):
+    """Reads the changes of the versions that options name."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, version: FixedVersion | None) -> None:
+        check_options(options, FEED_OPTIONS)
+        if version is None:
+            raise InvalidInput("a change feed takes no schema; name columns by the option columns")
+        newest = TablePlace.parse(options).open()
+        check_commit(newest, version.version, version.commit_id)
+        self._until = newest.as_of(version.version)
+        start = find_start(options, self._until)
+        if start is None:
+            raise InvalidInput("a change feed needs the option startingVersion or startingTimestamp")
+        # The first version has no rows.
+        self._since = max(1, start - 1)
+        self._names = schema.names[: -len(CHANGE_COLUMNS)]
+        self._schema = worker_schema(schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need, which open no table."""
+        return {"_schema": self._schema}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition for each version, or for several of many."""
+        return [InputPartition(task) for task in split_changes(self._until, self._since, self._names)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the changes of a task."""
+        freeze_worker_gc()
+        # As in `TableReader`.
+        task: ChangesTask | None = partition.value
         return iter(()) if task is None else align_to_schema(task.to_reader(), self._schema)
 
 

@@ -1,10 +1,12 @@
 """Streams of ``format("pds")``: a source of the rows that commits add, and a sink that commits each batch once.
 
-The source begins with the rows of the newest version, unless ``startingVersion`` names the first version whose rows it
-reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless ``ignoreDeletes`` is true and it
-only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows. ``maxFilesPerTrigger`` limits the data
-files of a batch, which has the rows of one commit at least. Other options are ``path``, ``columns`` and
-``storage.<name>`` as in `pds.spark.source`. Offsets are versions with the ids of their commits.
+The source begins with the rows of the newest version, unless ``startingVersion`` or ``startingTimestamp`` names the
+first version whose rows it reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless
+``ignoreDeletes`` is true and it only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows.
+``maxFilesPerTrigger`` limits the data files of a batch, which has the rows of one commit at least. With
+``readChangeFeed`` it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which
+it begins are inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets
+are versions with the ids of their commits.
 
 The sink appends, or in the output mode ``complete`` replaces all rows. The ids of the query and of the batch are the
 idempotency key of a commit: a batch that Spark runs again changes nothing. The table must exist: one that was dropped
@@ -33,13 +35,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pds.errors import InvalidInput, RemoteStoreError
+from pds.spark.change_feed import CHANGE_COLUMNS, REWRITES
 from pds.spark.options import (
+    FEED,
+    START_OPTIONS,
     STREAM_OPTIONS,
     TASK_SIZES,
     FixedVersion,
     TablePlace,
     check_commit,
     check_options,
+    find_start,
     parse_flag,
     parse_positive,
 )
@@ -49,11 +55,13 @@ from pds.table.staged import StagedWrite
 from pds.table.tasks import with_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from pyspark.sql.types import StructType
 
     from pds import Table
+    from pds.table.tasks import ScanTask
 
 __all__ = ["TableStreamReader", "TableStreamWriter"]
 
@@ -87,6 +95,16 @@ class _Range(NamedTuple):
     end: Offset
     # The rows that these insert may have been read before.
     restores: list[int]
+    # The rows of these are those of the versions before.
+    rewrites: list[int]
+
+
+class _Snapshot(NamedTuple):
+    """Files whose rows a task reads as inserts of a version."""
+
+    task: ScanTask
+    version: int
+    created_at: datetime
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -97,12 +115,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if version is None:
             raise InvalidInput("a stream takes no schema; name columns by the option columns")
         self._place = TablePlace.parse(options)
-        self._start = options.get("startingVersion")
+        self._start = {name: options[name] for name in START_OPTIONS if name in options}
+        self._is_feed = parse_flag(options, FEED)
         self._ignore_deletes = parse_flag(options, "ignoreDeletes")
         self._skip_changes = parse_flag(options, "skipChangeCommits")
         self._max_files = parse_positive(options, "maxFilesPerTrigger")
         self._columns = version.columns
-        self._names = schema.names
+        if self._is_feed and (self._ignore_deletes or self._skip_changes):
+            raise InvalidInput("a change feed has all changes; leave out ignoreDeletes and skipChangeCommits")
+        self._names = schema.names[: -len(CHANGE_COLUMNS)] if self._is_feed else schema.names
         self._schema = worker_schema(schema)
         self._initial: Offset | None = None
         self._last: int | None = None
@@ -114,17 +135,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def _find_initial(self) -> Offset:
-        if self._start is None:
+        if not self._start:
             return _BEFORE_ALL
         table = self._place.open()
-        if self._start == "latest":
-            return _offset(table)
-        if not self._start.isdecimal() or not 1 <= int(self._start) <= table.version + 1:
-            raise InvalidInput(
-                f'startingVersion must be "latest" or from 1 to {table.version + 1}, not {self._start!r}'
-            )
+        start = find_start(self._start, table)
         # The first version has no rows.
-        return _offset(table.as_of(max(1, int(self._start) - 1)))
+        return _offset(table.as_of(max(1, (start or 1) - 1)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 as Spark names it
         """Return the limit of a batch."""
@@ -150,7 +166,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
         """Return tasks of the snapshot, or ranges of versions."""
-        if start["version"] > end["version"] and "since" in end:
+        if "since" in end and "since" not in start:
+            # A query that did not survive its first batch may begin elsewhere now.
             version, commit = end["since"]
             start = {"version": version, "commit": commit}
         first, last = start["version"] + 1, end["version"]
@@ -161,18 +178,32 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_offset(table, end)
         if first == 1:
             snapshot = with_columns(table.as_of(last), self._columns)
-            return [InputPartition(task) for task in snapshot.scan_tasks(self._names, where=None, **TASK_SIZES)]
+            # Raises, before the first batch, what would end the second one.
+            snapshot.scan_changes(last, columns=self._names)
+            tasks = snapshot.scan_tasks(self._names, where=None, **TASK_SIZES)
+            if not self._is_feed:
+                return [InputPartition(task) for task in tasks]
+            created_at = snapshot.history(1)[0]["created_at"]
+            return [InputPartition(_Snapshot(task, last, created_at)) for task in tasks]
         entries = table.as_of(last).history(last - first + 1)
-        restores = [entry["version"] for entry in entries if entry["operation"]["name"] == "restore"]
+        operations = [(entry["operation"]["name"], entry["version"]) for entry in entries]
+        restores = [version for name, version in operations if name == "restore"]
+        rewrites = [version for name, version in operations if name in REWRITES]
         step = -(-(last - first + 1) // _MOST_PARTITIONS)
         begins = range(first, last + 1, step)
-        return [InputPartition(_Range(begin, min(begin + step - 1, last), end, restores)) for begin in begins]
+        return [InputPartition(_Range(begin, min(begin + step - 1, last), end, restores, rewrites)) for begin in begins]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
         freeze_worker_gc()
-        is_range = isinstance(partition.value, _Range)
-        batches = self._read_inserts(partition.value) if is_range else partition.value.to_reader()
+        batches: Iterable[pa.RecordBatch]
+        if isinstance(partition.value, _Range):
+            changes = self._read_changes(partition.value)
+            batches = changes if self._is_feed else self._find_inserts(changes, partition.value)
+        elif isinstance(partition.value, _Snapshot):
+            batches = _as_inserts(partition.value)
+        else:
+            batches = partition.value.to_reader()
         return self._check_nulls(align_to_schema(batches, self._schema))
 
     def _check_nulls(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -186,14 +217,20 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
             yield batch
 
-    def _read_inserts(self, versions_to_read: _Range) -> Iterator[pa.RecordBatch]:
-        """The rows that some versions inserted. Those that a version deleted come before its own."""
-        first, last, end, restores = versions_to_read
-        changed = set(restores)
+    def _read_changes(self, versions_to_read: _Range) -> Iterator[pa.RecordBatch]:
+        """The rows that some versions deleted and inserted."""
         table = self._place.open()
-        _check_offset(table, end)
-        until = with_columns(table.as_of(last), self._columns)
-        for batch in until.scan_changes(first - 1, columns=self._names).to_reader():
+        _check_offset(table, versions_to_read.end)
+        until = with_columns(table.as_of(versions_to_read.last), self._columns)
+        yield from until.scan_changes(versions_to_read.first - 1, columns=self._names).to_reader()
+
+    def _find_inserts(self, changes: Iterable[pa.RecordBatch], read: _Range) -> Iterator[pa.RecordBatch]:
+        """The rows that are new. Those that a version deleted come before its own."""
+        changed = set(read.restores)
+        rewrites = pa.array(read.rewrites, pa.int64())
+        for change in changes:
+            # A compaction gives other rows if a column was dropped before.
+            batch = change.filter(pc.invert(pc.is_in(change["_commit_version"], value_set=rewrites)))
             versions: Any = batch["_commit_version"]
             is_insert = pc.equal(batch["_change_type"], pa.scalar("insert"))
             changed.update(pc.unique(versions.filter(pc.invert(is_insert))).to_pylist())
@@ -216,6 +253,19 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Do nothing: there is nothing to be closed."""
+
+
+def _as_inserts(snapshot: _Snapshot) -> Iterator[pa.RecordBatch]:
+    """The rows of a snapshot, with the columns that describe a change."""
+    change: dict[str, Any] = {
+        "_change_type": pa.scalar("insert"),
+        "_commit_version": pa.scalar(snapshot.version, pa.int64()),
+        "_commit_timestamp": pa.scalar(snapshot.created_at, pa.timestamp("us", "UTC")),
+    }
+    for batch in snapshot.task.to_reader():
+        described = [pa.repeat(change[name], batch.num_rows) for name in CHANGE_COLUMNS]
+        names = [*batch.schema.names, *CHANGE_COLUMNS]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *described], names=names)
 
 
 def _offset(table: Table) -> Offset:

@@ -279,6 +279,18 @@ def test_columns_that_change_in_the_middle_of_a_stream(streams: Streams, source:
     assert pds.Table(target.store, "sink").scan().count() == 5
 
 
+def test_a_compaction_after_a_column_was_dropped(streams: Streams, source: pds.Table, target: Target) -> None:
+    """It has no new rows, in the middle of a batch as well as at its end."""
+    streams.run(streams.read())
+    source.alter.drop_column("name")
+    for number in (3, 4):
+        source.append(pa.table({"id": [number]}, SCHEMA.remove(1)))
+        source.optimize.compact()
+    source.alter.add_column("name", pa.string())
+    streams.run(streams.read())
+    assert ids(target) == [0, 1, 2, 3, 4]
+
+
 def test_a_long_query_survives_vacuums_of_its_sink(
     streams: Streams, source: pds.Table, target: Target, sink: pds.Table
 ) -> None:
