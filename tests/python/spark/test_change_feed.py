@@ -197,7 +197,7 @@ def test_a_first_batch_that_is_run_again(feeds: Feeds, table: pds.Table) -> None
         ({}, "startingVersion or startingTimestamp"),
         ({"startingVersion": "0"}, "from 1 to 7"),
         ({"startingVersion": "8"}, "from 1 to 7"),
-        ({"startingVersion": "two"}, "must be a number"),
+        ({"startingVersion": "two"}, 'must be "latest" or a number'),
         ({"startingVersion": "6", "endingVersion": "4"}, "from 1 to 5"),
         ({"startingTimestamp": "2999-01-01T00:00:00Z"}, "is after version 6, which was committed at"),
         ({"startingVersion": "1", "endingTimestamp": "2999-01-01T00:00:00"}, "endingTimestamp has no time zone"),
