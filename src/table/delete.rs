@@ -245,7 +245,7 @@ pub(super) async fn put_tombstones(
     staged: &mut Staged,
 ) -> Result<Tombstones> {
     let clock = table.store().clock();
-    let bytes = tombstone::encode(lines);
+    let bytes = tombstone::encode(lines).map_err(|e| e.with_path(table.root()))?;
     let tombstones = Tombstones {
         path: names::tombstones(clock.now(), version, clock.new_id()),
         size_bytes: bytes.len() as u64,

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::format::{Base64, corrupted_error};
 use super::names;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The maximum number of rows that a line lists by number; more are a bitmap.
 const MAX_LISTED_ROWS: u64 = 16;
@@ -126,22 +126,32 @@ fn to_portable(rows: &RoaringBitmap) -> Bytes {
     bytes.into()
 }
 
-/// Encodes a tombstone file.
-pub fn encode(lines: &[TombstoneLine]) -> Bytes {
+/// Encodes a tombstone file. Refuses one that readers would refuse.
+pub fn encode(lines: &[TombstoneLine]) -> Result<Bytes> {
+    encode_within(lines, MAX_TOMBSTONE_BYTES)
+}
+
+fn encode_within(lines: &[TombstoneLine], max_bytes: u64) -> Result<Bytes> {
     let mut bytes = Vec::new();
     for line in lines {
         // Serializing plain data into memory cannot fail.
         let _ = serde_json::to_writer(&mut bytes, &JsonLine::from_line(line));
         bytes.push(b'\n');
+        if bytes.len() as u64 > max_bytes {
+            return Err(Error::invalid(format!(
+                "the rows that this commit deletes take more than {max_bytes} bytes to list; nothing was committed: \
+                 delete or replace fewer at a time, such as a range of the key"
+            )));
+        }
     }
     if bytes.len() < COMPRESSION_THRESHOLD_BYTES {
-        return bytes.into();
+        return Ok(bytes.into());
     }
     // Base64 makes bitmaps a third longer than their binary form.
-    match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
+    Ok(match zstd::bulk::compress(&bytes, ZSTD_LEVEL) {
         Ok(compressed) if compressed.len() < bytes.len() => compressed.into(),
         _ => bytes.into(),
-    }
+    })
 }
 
 /// Decompresses a file if it is compressed.
@@ -307,7 +317,7 @@ mod tests {
             .map(|_| random.random_range(0..6_000_000))
             .collect();
         let lines = [line(TombstoneScope::Rows(0, rows.clone()))];
-        let packed = encode(&lines);
+        let packed = encode(&lines).unwrap();
         assert!(packed.starts_with(&ZSTD_MAGIC));
         // Little more than the bitmap itself.
         assert!(packed.len() < rows.serialized_size() * 21 / 20);
@@ -315,7 +325,7 @@ mod tests {
         for length in [4, 100, packed.len() / 2, packed.len() - 1] {
             assert!(parse(&packed[..length], "t").is_err(), "{length} bytes");
         }
-        let few = encode(&[line(TombstoneScope::RowGroup(1))]);
+        let few = encode(&[line(TombstoneScope::RowGroup(1))]).unwrap();
         assert!(few.starts_with(b"{"));
     }
 
@@ -331,18 +341,31 @@ mod tests {
             line(TombstoneScope::Rows(1, some)),
             line(TombstoneScope::Keys(json!(-5), json!("z"))),
         ];
-        assert_eq!(parse(&encode(&lines), "t").unwrap(), lines);
-        let text = String::from_utf8(encode(&lines[..2]).to_vec()).unwrap();
+        assert_eq!(parse(&encode(&lines).unwrap(), "t").unwrap(), lines);
+        let text = String::from_utf8(encode(&lines[..2]).unwrap().to_vec()).unwrap();
         let expected = "{\"file\":\"data/a.parquet\",\"row_group\":3}\n\
                         {\"file\":\"data/a.parquet\",\"row_group\":0,\"deleted_rows\":[5,6,7,8]}\n";
         assert_eq!(text, expected);
     }
 
     #[test]
+    fn a_file_that_readers_would_refuse_is_not_encoded() {
+        let lines = [
+            line(TombstoneScope::RowGroup(1)),
+            line(TombstoneScope::RowGroup(2)),
+        ];
+        let bytes = encode(&lines).unwrap();
+        let limit = bytes.len() as u64;
+        assert_eq!(encode_within(&lines, limit).unwrap(), bytes);
+        let error = encode_within(&lines, limit - 1).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+    }
+
+    #[test]
     fn a_million_rows_in_a_run_are_few_bytes() {
         let mut run = RoaringBitmap::new();
         run.insert_range(17..1_000_017);
-        let bytes = encode(&[line(TombstoneScope::Rows(0, run))]);
+        let bytes = encode(&[line(TombstoneScope::Rows(0, run))]).unwrap();
         assert!(bytes.len() <= 4096, "{} bytes", bytes.len());
     }
 

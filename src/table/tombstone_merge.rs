@@ -105,7 +105,7 @@ async fn merge_tombstones(
             continue;
         };
         let lines = deletions.to_lines(path);
-        let bytes = tombstone::encode(&lines).len();
+        let bytes = tombstone::encode(&lines)?.len();
         if (pending.2 + bytes) as u64 > SMALL_TOMBSTONE_BYTES {
             flush(std::mem::take(&mut pending)).await?;
         }
