@@ -6,6 +6,9 @@
 //! changes no rows and is skipped, unless it ran while a column of the last version was dropped: the
 //! files it wrote lack that column.
 //!
+//! Rows have the types of the last version. Where a restore made a column narrower, the versions with the wider type are
+//! `InvalidInput`.
+//!
 //! The columns that describe a change have the names of Delta Lake's change data feed; a table with a
 //! column of such a name is refused. Errors: `VersionExpired` if a vacuum has removed a version of the
 //! range, `ManifestCorrupted` if a manifest does not follow the one before it.
@@ -19,7 +22,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
-use super::format::{Segment, TableManifest, Tombstones, corrupted_error};
+use super::format::{Base64, Segment, TableManifest, Tombstones, corrupted_error};
 use super::listing;
 use super::names;
 use super::snapshot_file::SnapshotFile;
@@ -29,6 +32,7 @@ use super::tombstone_reader::tombstoned_files;
 use super::{Table, Versioned};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
+use crate::files::types::can_widen;
 use crate::files::{BatchSender, BatchStream};
 use crate::parquet::Cancel;
 use crate::parquet::types::batch_with_row_count;
@@ -102,6 +106,7 @@ pub fn scan_changes(
     let change_scan = ChangeScan {
         table: table.clone(),
         columns,
+        arrow_schema: until.arrow_schema.clone(),
         projection,
         selected,
         schema: Arc::clone(&schema),
@@ -120,6 +125,8 @@ fn is_rewrite(manifest: &TableManifest) -> bool {
 struct ChangeScan {
     table: Table,
     columns: TableColumns,
+    /// The stored schema of these.
+    arrow_schema: Base64,
     /// The positions of the columns that the feed returns.
     projection: Arc<[usize]>,
     /// These columns.
@@ -168,10 +175,43 @@ impl ChangeScan {
             if after.recent_commits.first() != Some(&before.commit_id) {
                 return Err(self.table.broken_chain_error(&after).await);
             }
-            if !self.has_same_rows(&after) && !self.send_changes(&before, &after, sender).await? {
-                return Ok(());
+            if !self.has_same_rows(&after) {
+                self.check_types(&before)?;
+                self.check_types(&after)?;
+                if !self.send_changes(&before, &after, sender).await? {
+                    return Ok(());
+                }
             }
             before = after;
+        }
+        Ok(())
+    }
+
+    /// Refuses a version of which a column has a wider type than the feed: a restore made it narrow again, and values of
+    /// the version may not fit.
+    fn check_types(&self, manifest: &TableManifest) -> Result<()> {
+        if manifest.arrow_schema == self.arrow_schema {
+            return Ok(());
+        }
+        let own = TableColumns::from_manifest(manifest)?;
+        for (at, id) in self.columns.ids.iter().enumerate() {
+            let is_read = self.projection.contains(&at) || manifest.key.contains(id);
+            let Some(own_at) = own.ids.iter().position(|other| other == id && is_read) else {
+                continue;
+            };
+            let (own_type, data_type) = (
+                own.schema.field(own_at).data_type(),
+                self.columns.schema.field(at).data_type(),
+            );
+            if own_type != data_type && !can_widen(own_type, data_type) {
+                let message = format!(
+                    "column {:?} is {own_type} in version {} and {data_type} in the last one, since a restore made it \
+                     narrower; read the changes of the versions before the restore apart",
+                    self.columns.schema.field(at).name(),
+                    manifest.version
+                );
+                return Err(Error::invalid(message).with_path(self.table.root()));
+            }
         }
         Ok(())
     }

@@ -186,8 +186,12 @@ class AttachedTable:
             if _parse(older)["commit_id"] != commit_id or self._column_ids(older) != columns:
                 return None
             changes = newest.scan_changes(version, columns=self.key.names)
-            batches = [batch.select(self.key.names) for batch in changes.to_reader()]
         except VersionExpired:
+            return None
+        try:
+            batches = [batch.select(self.key.names) for batch in changes.to_reader()]
+        except (InvalidInput, VersionExpired):
+            # A restore may have made a key narrower than it is in a version.
             return None
         schema = pa.schema([newest.schema.field(name).remove_metadata() for name in self.key.names])
         return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema)

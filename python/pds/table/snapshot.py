@@ -194,7 +194,8 @@ class Snapshot:
 
         Raises:
             VersionExpired: A vacuum removed a version in this range. The message names the oldest version.
-            InvalidInput: A version or a column does not exist, or `until` is before `since`.
+            InvalidInput: A version or a column does not exist, `until` is before `since`, or (when read) a restore made
+                a column narrower than it was in a version of this range.
             InvalidType: A version is not an integer, or the name of a column is not a string.
         """
         handle = self._handle if until is None else self._handle.at(check_version(until))

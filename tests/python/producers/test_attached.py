@@ -189,6 +189,24 @@ def test_structs_of_columns_and_floats_as_keys(memory_store: pds.Store) -> None:
     ]
 
 
+def test_a_key_that_a_restore_made_narrower(memory_store: pds.Store) -> None:
+    schema = pa.schema([("k", pa.int32()), ("v", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema, key="k")
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("rows", table, key="k", value="v")
+    pipeline.aggregate(source, aggregates={"sum": ("value", "sum")}, name="sums")
+    table.append(pa.table({"k": [1, 2], "v": [1, 2]}).cast(schema))
+    pipeline.refresh()
+    begin = table.version
+    table.alter.widen("k", pa.int64())
+    table.append(pa.table({"k": [5, 1 << 40], "v": [5, 7]}))
+    table.delete("k BETWEEN 5 AND 1099511627776")
+    table.restore(begin)
+    table.append(pa.table({"k": [9], "v": [9]}).cast(schema))
+    pipeline.refresh()
+    assert pipeline["sums"].read()["target_key"].to_pylist() == [1, 2, 9]
+
+
 def test_many_keys_change_at_once(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "orders", SCHEMA, key="id")
     count = 5_000

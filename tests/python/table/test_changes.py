@@ -79,6 +79,39 @@ def test_a_column_that_was_dropped_when_files_were_compacted(memory_store: pds.S
     ]
 
 
+@pytest.mark.parametrize(
+    ("narrow", "wide", "value"), [(pa.int32(), pa.int64(), 1 << 40), (pa.float32(), pa.float64(), 0.1)]
+)
+def test_a_column_that_a_restore_made_narrower(
+    memory_store: pds.Store, narrow: pa.DataType, wide: pa.DataType, value: float
+) -> None:
+    """Its values need not fit any more; also the bounds of deleted keys need not."""
+    table = pds.Table.create(
+        memory_store, "t", pa.schema([("id", narrow), ("v", narrow), ("w", pa.string())]), key="id"
+    )
+    table.append(pa.table({"id": [1, 2], "v": [1, 2], "w": ["a", "b"]}).cast(table.schema))
+    begin = table.version
+    table.alter.widen("v", wide)
+    table.append(pa.table({"id": [3], "v": [value], "w": ["c"]}).cast(table.schema))
+    widened = table.version
+    table.restore(begin)
+    table.append(pa.table({"id": [4], "v": [4], "w": ["d"]}).cast(table.schema))
+    for since in (begin, widened):
+        with pytest.raises(pds.InvalidInput, match=r'column "v" is .* in version .* a restore made it'):
+            table.scan_changes(since).to_pyarrow()
+    before = table.as_of(widened)
+    assert _applied(before.scan_changes(1).to_pyarrow(), Counter()) == _rows(before)
+    after = table.scan_changes(widened + 1).to_pyarrow()
+    assert after["id"].to_pylist() == [4]
+    assert table.scan_changes(begin, columns=["w"]).to_pyarrow()["w"].to_pylist() == ["c", "c", "d"]
+    table.alter.widen("id", wide)
+    table.append(pa.table({"id": [5], "v": [5], "w": ["e"]}).cast(table.schema))
+    table.delete("id BETWEEN 4 AND 1099511627776")
+    table.restore(begin)
+    with pytest.raises(pds.InvalidInput, match="a restore made it narrower"):
+        table.scan_changes(widened + 2, columns=["w"]).to_pyarrow()
+
+
 def test_a_column_that_came_after_a_compaction(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", SCHEMA)
     for number in (1, 2):
