@@ -122,7 +122,12 @@ pub async fn run_task(
         Ok(message) => Ok(message),
         Err(e) => {
             remove(pipeline, &task.plan.writer.take_written()).await;
-            Err(removed_or(pipeline, task.plan.base.version, e).await)
+            let base_version = task.job.base.version;
+            let oldest_version = match &task.job.work {
+                Work::Source(changes) => changes.base_version.min(base_version),
+                _ => base_version,
+            };
+            Err(removed_or(pipeline, oldest_version, e).await)
         }
     }
 }

@@ -110,7 +110,7 @@ pub(super) struct StagedChanges {
     /// Whether the rows of a key are in the order of their values.
     is_canonical: bool,
     /// The oldest version in the names of the files.
-    base_version: u64,
+    pub(super) base_version: u64,
 }
 
 impl StagedChanges {

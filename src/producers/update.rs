@@ -249,7 +249,9 @@ impl<'a> UpdateOperation<'a> {
             Ok(change) => change,
             Err(e) => {
                 staged.remove_all().await;
-                return Err(e);
+                // A vacuum of versions that another process has made since.
+                let is_expired = e.kind() == ErrorKind::VersionExpired;
+                return if is_expired { Ok(None) } else { Err(e) };
             }
         };
         match create_from(self.pipeline, change, staged).await {
@@ -302,7 +304,7 @@ impl<'a> UpdateOperation<'a> {
         self.written = files;
         let (nodes, reports) = match written {
             Ok(written) => written,
-            Err(e) => return Err(removed_or(self.pipeline, base.version, e).await),
+            Err(e) => return Err(removed_or(self.pipeline, self.oldest_version(&base), e).await),
         };
         Ok(PipelineUpdate {
             base_version: base.version,
@@ -312,6 +314,15 @@ impl<'a> UpdateOperation<'a> {
             nodes,
             reports,
         })
+    }
+
+    /// The oldest version in the names of what an update of `base` reads.
+    fn oldest_version(&self, base: &PipelineManifest) -> u64 {
+        let staged = self.sources.values().filter_map(|input| match input {
+            SourceInput::Sorted(_) => None,
+            SourceInput::Staged(changes) => Some(changes.base_version),
+        });
+        staged.min().unwrap_or(base.version).min(base.version)
     }
 
     /// Refuses changes of a table that another update has read.

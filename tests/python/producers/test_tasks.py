@@ -283,6 +283,55 @@ def test_staged_rows_that_a_vacuum_removed_are_to_be_pushed_again(memory_store: 
     assert pipeline["words"].read().equals(expected["words"].read())
 
 
+class VacuumedLater(RepeatingEngine):
+    """Another process makes versions after rows were staged, and vacuums when the first job begins."""
+
+    def __init__(self, rival: pds.Pipeline) -> None:
+        super().__init__()
+        self.rivals = [rival]
+
+    def stage(self, target: Any, rows: Any) -> list[bytes]:
+        messages = super().stage(target, rows)
+        for rival in self.rivals:
+            rival.update(phrases=pds.Changes([(1000, "rival")]))
+            rival.update(phrases=pds.Changes([(1001, "rival")]))
+        return messages
+
+    def bind(self, *arguments: Any) -> BoundEngine:
+        bound = super().bind(*arguments)
+
+        def run_tasks(stage: str, job: bytes, tasks: int) -> list[bytes | Exception]:
+            if self.rivals:
+                self.rivals.pop().vacuum(dt.timedelta(0))
+            return bound.run_tasks(stage, job, tasks)
+
+        return bound._replace(run_tasks=run_tasks)
+
+
+def test_staged_rows_that_are_older_than_the_plan(memory_store: pds.Store) -> None:
+    """A vacuum removed them, and nothing is damaged."""
+    rival = words(memory_store, None)
+    rival.update(phrases=pds.Changes(phrases(range(20, 40))))
+    pipeline = words(memory_store, VacuumedLater(rival))
+    spread = pds.Changes(Spread([phrases(range(30))]))  # type: ignore[arg-type]
+    with pytest.raises(pds.TransactionExpired, match="push them again"):
+        pipeline.update(phrases=spread)
+    pipeline.update(phrases=spread)
+    expected = words(pds.Store("memory://"), None)
+    expected.update(phrases=pds.Changes([(1000, "rival"), (1001, "rival")]))
+    expected.update(phrases=pds.Changes(phrases(range(40))))
+    assert pipeline["words"].read().equals(expected["words"].read())
+
+
+def test_a_first_update_beside_another_and_its_vacuum(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store, Vacuumed(words(memory_store, None)))
+    pipeline.update(phrases=pds.Changes(phrases(range(30))))
+    expected = words(pds.Store("memory://"), None)
+    expected.update(phrases=pds.Changes([(1000, "rival")]))
+    expected.update(phrases=pds.Changes(phrases(range(30))))
+    assert pipeline["words"].read().equals(expected["words"].read())
+
+
 def test_deletes_of_keys_that_are_not_there_are_no_data(memory_store: pds.Store) -> None:
     pipeline = words(memory_store, RepeatingEngine())
     pipeline.update(phrases=pds.Changes(None, [1, 2]))
