@@ -10,12 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-import sys
-import sysconfig
-import threading
 import uuid
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,10 +29,9 @@ from pds.errors import (
     PermissionDenied,
     VersionExpired,
 )
-from pds.producers.calls import StageCall
 from pds.producers.engine import BoundEngine, SourceRows, StageTasks
 from pds.producers.errors import ProduceError
-from pds.producers.preserve import Preserve
+from pds.spark.functions import PickledStage, pickle_stage
 from pds.spark.schema import align_to_schema
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.tasks import freeze_worker_gc, task_context
@@ -45,7 +40,6 @@ from pds.table.checks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import ModuleType
 
     from pyspark.sql import SparkSession
 
@@ -63,7 +57,6 @@ _MESSAGE_TYPES: Final[dict[str, pa.DataType]] = {"task": pa.int32(), "result": p
 _MESSAGE: Final = pa.schema(_MESSAGE_TYPES)
 # Its functions have no types.
 _PICKLER: Final[Any] = cloudpickle
-_REGISTRY_LOCK: Final = threading.Lock()
 # Each attempt of a task would raise these again. All others may be of the moment, and Spark tries again.
 _LASTING: Final = (
     ProduceError,
@@ -115,12 +108,12 @@ class SparkEngine:
         require_shippable(store, store)
         for node in nodes:
             # A function that cannot be sent is found now, not by the first update that is large.
-            _pickle((node.function, node.preserve), node)
+            pickle_stage((node.function, node.preserve), node)
         by_name = {node.name: node for node in nodes}
         tag = f"pds-{uuid.uuid4().hex}"
 
         def run_tasks(stage: str, job: bytes, count: int) -> list[bytes | Exception]:
-            work = RunTasks(_pickle(StageTasks.of(store, path, nodes, stage, job), by_name[stage]))
+            work = RunTasks(pickle_stage(StageTasks.of(store, path, nodes, stage, job), by_name[stage]))
             # A thread has tags of its own, and this one is not the caller's.
             self._spark.addTag(tag)
             try:
@@ -178,10 +171,20 @@ def _collect(plan: DataFrame) -> list[bytes | Exception]:
         if row.error is None:
             results.append(bytes(row.result))
             continue
-        failure, traceback = pickle.loads(bytes(row.error))  # noqa: S301 of this job
-        failure.__cause__ = RemoteTraceback(traceback)
+        failure, cause, traceback = pickle.loads(bytes(row.error))  # noqa: S301 of this job
+        failure.__cause__ = _load_cause(cause, RemoteTraceback(traceback))
         results.append(failure)
     return results
+
+
+def _load_cause(pickled: bytes | None, remote: RemoteTraceback) -> BaseException:
+    """Return the exception of the user's function, if the driver can load it, and where it was raised."""
+    with contextlib.suppress(Exception):
+        cause = None if pickled is None else pickle.loads(pickled)  # noqa: S301 of this job
+        if isinstance(cause, BaseException):
+            cause.__cause__ = remote
+            return cause
+    return remote
 
 
 def _staged(target: SourceRows, results: list[bytes | Exception]) -> list[bytes]:
@@ -225,7 +228,10 @@ def _report(number: int, run: Callable[[], bytes]) -> pa.RecordBatch:
     try:
         result = run()
     except _LASTING as raised:
-        error = _PICKLER.dumps((raised, "".join(format_exception(raised))))
+        cause = None
+        with contextlib.suppress(Exception):
+            cause = _PICKLER.dumps(raised.__cause__)
+        error = _PICKLER.dumps((raised, cause, "".join(format_exception(raised))))
     columns: list[list[Any]] = [[number], [result], [error]]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _MESSAGE, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_MESSAGE)
@@ -235,16 +241,12 @@ def _report(number: int, run: Callable[[], bytes]) -> pa.RecordBatch:
 class RunTasks:
     """Runs tasks of a stage."""
 
-    pickled: bytes = field(repr=False)
+    pickled: PickledStage
     """A ``StageTasks``; it has the options of the store."""
 
     def run(self, number: int) -> bytes:
         """Run a task of the stage."""
-        try:
-            tasks: StageTasks = pickle.loads(self.pickled)  # noqa: S301 from the driver
-        except (ImportError, AttributeError) as error:
-            message = f"executors cannot load the function of a stage: {error}; send its modules by spark.addArtifacts"
-            raise InvalidInput(message) from error
+        tasks: StageTasks = self.pickled.load()
         return tasks.run(number)
 
 
@@ -272,50 +274,3 @@ class StageRows:
         freeze_worker_gc()
         reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
         yield _report(task_context().partitionId(), lambda: self.target.stage(reader))
-
-
-def _pickle(value: object, node: Node) -> bytes:
-    """Pickle the functions of a stage with the modules that define them, or else without these."""
-    modules = {_module_of(node.function), _module_of(node.preserve)} - {None}
-    for by_value in [modules, set()] if modules else [set()]:
-        try:
-            with _by_value(by_value):
-                pickled: bytes = _PICKLER.dumps(value)
-                return pickled
-        except Exception as raised:  # noqa: BLE001 of any pickled object
-            failure = raised
-    message = f"the function of stage {node.name!r} cannot be pickled for the Spark executors: {failure}"
-    raise InvalidInput(message) from failure
-
-
-def _module_of(call: object) -> ModuleType | None:
-    """Return the module that defines the user's function, unless it is installed or not a file."""
-    function: Any = call
-    if isinstance(function, functools.partial):
-        function = next((value for value in function.args if isinstance(value, Preserve)), function)
-    while isinstance(function, StageCall | Preserve | functools.partial):
-        function = function.func if isinstance(function, functools.partial) else function.function
-    name = getattr(function, "__module__", None) or type(function).__module__
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or name == "__main__":
-        return None
-    folders = Path(file).parts
-    is_installed = "site-packages" in folders or "dist-packages" in folders
-    return None if is_installed or Path(file).is_relative_to(sysconfig.get_path("stdlib")) else module
-
-
-@contextlib.contextmanager
-def _by_value(modules: set[Any]) -> Iterator[None]:
-    """Pickle what these modules define by value, as that of the main module is."""
-    # What is registered counts for all threads.
-    with _REGISTRY_LOCK:
-        known = _PICKLER.cloudpickle.list_registry_pickle_by_value()
-        registered = [module for module in modules if module.__name__ not in known]
-        for module in registered:
-            _PICKLER.register_pickle_by_value(module)
-        try:
-            yield
-        finally:
-            for module in registered:
-                _PICKLER.unregister_pickle_by_value(module)

@@ -158,8 +158,10 @@ def test_an_error_of_a_function_is_raised_as_it_is(spark: SparkSession, local_ta
 
     pipeline = words(local_target.store, "p", split_engine(spark), fail)
     rows = spark.range(0, 100, 1, 3).selectExpr("id AS key", "'a' AS value")
-    with pytest.raises(pds.ProduceError, match=r"'words'.*key 77.*test_engine\.py.*no words"):
+    with pytest.raises(pds.ProduceError, match=r"'words'.*key 77.*test_engine\.py.*no words") as failure:
         pipeline.update(phrases=pds.Changes(rows))
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    assert "in fail" in str(failure.value.__cause__.__cause__)
     assert (pipeline.version, calls.read_text()) == (0, "x")
     with pytest.raises(pds.InvalidInput, match="value"):
         pipeline.update(phrases=pds.Changes(rows.select("key")))
@@ -181,6 +183,41 @@ def test_modules_beside_a_script_are_sent(
     pipeline.producer(numbers, key=INT, value=INT, name="triples")(beside.produce)
     pipeline.update(numbers=pds.Changes(spark.range(0, 50, 1, 3).selectExpr("id AS key", "'a' AS value")))
     assert pipeline["triples"].read()["target_key"].to_pylist() == [3 * n for n in range(50)]
+
+
+def test_a_module_that_workers_have_loaded_before(
+    spark: SparkSession, local_target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be sent, because of its lock; after an edit the workers still have the old one."""
+    text = (
+        "import threading\nLOCK = threading.Lock()\ndef produce(key, values):\n    with LOCK:\n        yield key, {}\n"
+    )
+    file = tmp_path / "with_a_lock.py"
+    file.write_text(text.format("'old'"))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("with_a_lock")
+
+    def declare(version: int) -> pds.Pipeline:
+        pipeline = pds.Pipeline(local_target.store, "p", engine=split_engine(spark))
+        numbers = pipeline.source("numbers", key=INT, value=TEXT)
+        pipeline.producer(numbers, key=INT, value=TEXT, name="words", version=version)(module.produce)
+        return pipeline
+
+    with monkeypatch.context() as path:
+        path.setenv("PYTHONPATH", str(tmp_path))
+        spark_path = spark.sparkContext.environment.get("PYTHONPATH", "")
+        spark.sparkContext.environment["PYTHONPATH"] = f"{tmp_path}:{spark_path}"
+        try:
+            frame = spark.range(0, 50, 1, 3).selectExpr("id AS key", "'a' AS value")
+            declare(1).update(numbers=pds.Changes(frame))
+            assert set(declare(1)["words"].read()["value"].to_pylist()) == {"old"}
+            file.write_text(text.format("'newer'"))
+            importlib.reload(module)
+            with pytest.raises(pds.InvalidInput, match="another version of the module 'with_a_lock'"):
+                declare(2).rebuild()
+        finally:
+            spark.sparkContext.environment["PYTHONPATH"] = spark_path
+    assert set(declare(1)["words"].read()["value"].to_pylist()) == {"old"}
 
 
 def test_what_cannot_be_sent_is_refused(spark: SparkSession, local_target: Target) -> None:
