@@ -293,7 +293,7 @@ class _Merge:
 
     def _group(self, lists: list[bytes]) -> list[list[bytes]]:
         """Group lists of staged rows, each group for tasks of its own."""
-        if any(clause.rows == "not_matched_by_source" for clause in self.clauses or ()):
+        if self._has_by_source:
             return [lists]
         groups: list[list[bytes]] = []
         most_bytes = _MAX_SOURCE_BYTES if self.clauses is not None else float("inf")
@@ -306,13 +306,19 @@ class _Merge:
             groups[-1].append(staged)
         return groups
 
+    @property
+    def _has_by_source(self) -> bool:
+        """Whether a clause is about rows that the source does not have."""
+        return any(clause.rows == "not_matched_by_source" for clause in self.clauses or ())
+
     def _search(self, change: TaskChange, sources: list[list[bytes]]) -> list[bytes]:
         """Return what the tasks of one version have found and written."""
         count = max(1, _SEARCH_TASKS // max(1, len(sources)))
         sizes = {**TASK_SIZES, "count": min(count, TASK_SIZES["count"])}
         sizes["max_bytes"] *= max(1, TASK_SIZES["count"] // sizes["count"])
-        # Of a row group without a match only the key is read.
-        names = [name for name in self.on or () if name in change.snapshot.schema.names]
+        # Of a row group without a match only the key is read, unless such rows are rewritten, too.
+        columns = change.snapshot.schema.names
+        names = columns if self._has_by_source else [name for name in self.on or () if name in columns]
         targets = split_files(change.snapshot, names, sizes)
         has_all_files = len(targets) == 1
         tasks = [self.make_task(target, lists, has_all_files=has_all_files) for lists in sources for target in targets]

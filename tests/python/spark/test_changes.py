@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 import pds
 import pds.spark
 from pds.spark import changes
+from pds.table.task_changes import split_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,6 +201,25 @@ def test_rows_are_merged(
     unmatched = pds.spark.merge(frame(spark, source), ours).when_matched_update_all("source.id < 0")
     assert unmatched.execute().attempts == 0
     assert ours.refresh().check().orphans == []
+
+
+def test_targets_are_sized_by_what_is_rewritten(
+    spark: SparkSession, twins: tuple[pds.Table, pds.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that rewrites rows without a match holds all their columns."""
+    counts: list[int] = []
+
+    def split(table: pds.Table, columns: list[str], sizes: dict[str, int]) -> list[bytes]:
+        counts.append(len(columns))
+        return split_files(table, columns, sizes)
+
+    monkeypatch.setattr(changes, "split_files", split)
+    ours, _ = twins
+    source = pa.table({"id": [1], "score": [0.5], "name": ["x"]})
+    for clauses in (merge_all, merge_by_source):
+        clauses(pds.spark.merge(frame(spark, source, 1), ours)).execute()
+    pds.spark.upsert(frame(spark, source, 1), ours)
+    assert counts == [1, 3, 1]
 
 
 def test_keys_of_several_columns_and_kinds(
