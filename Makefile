@@ -106,10 +106,11 @@ $(PYO3_CONFIG_FILE):
 .PHONY: build wheel install-release install-wheel
 build: $(VENV)/.built ## the wheel under test, into .venv
 
-# Only when something changed: the library must not be replaced under a running test.
+# Only when something changed: the library must not be replaced under a running test. By the linter, whose build of the
+# engine the tests in Rust have made already.
 $(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock python/Cargo.toml \
 		$(shell find src python/src -name '*.rs')
-	$(BIN)/maturin develop --locked --quiet --release --config tools/gate.toml --features testing
+	$(LINTED) $(BIN)/maturin develop --locked --quiet --release --config tools/gate.toml --features testing
 	touch $@
 
 wheel: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
