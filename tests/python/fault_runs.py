@@ -144,17 +144,10 @@ class Case(Generic[_State]):
     def check_clean(self, server: ScriptedS3, error: Exception, spared: str = "") -> None:
         """What was uploaded for a commit that certainly is not is gone; but for keys that contain `spared`."""
         left = sorted(key for key in server.save().keys() - self.before.keys() if not spared or spared not in key)
-        left = [key for key in left if not _came_late(server, key)]
         uploads = [upload.key for upload in server.bucket.uploads.values() if upload.pieces]
         events = [str(event) for event in server.log_before if left and left[0] in event.request.keys]
         assert self.operation.in_steps or not left, f"{left} are left after {error!r}: {events}"
         assert not uploads, f"uploads of {uploads} are left after {error!r}"
-
-
-def _came_late(server: ScriptedS3, key: str) -> bool:
-    """Whether an object was put after it was removed: a busy machine takes requests that were given up."""
-    verbs = [event.request.verb for event in server.log_before + server.log if key in event.request.keys]
-    return "delete" in verbs and verbs[-1] == "put"
 
 
 def is_probe(key: str) -> bool:
