@@ -249,9 +249,10 @@ impl<'a> UpdateOperation<'a> {
             Ok(change) => change,
             Err(e) => {
                 staged.remove_all().await;
-                // A vacuum of versions that another process has made since.
+                // Another process has made versions since, and vacuumed.
                 let is_expired = e.kind() == ErrorKind::VersionExpired;
-                return if is_expired { Ok(None) } else { Err(e) };
+                let is_overtaken = is_expired && self.pipeline.find_newest().await?.is_some();
+                return if is_overtaken { Ok(None) } else { Err(e) };
             }
         };
         match create_from(self.pipeline, change, staged).await {
