@@ -12,17 +12,19 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use arrow_array::ArrayRef;
+use arrow_array::{ArrayRef, BooleanArray};
+use arrow_buffer::BooleanBuffer;
+use arrow_select::filter::filter;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 pub use super::chunks::Chunks;
 use super::chunks::SparseFile;
 use super::dictionary::restore;
 use super::file::ParquetFile;
-use super::flat;
+use super::flat::{self, RowsToDecode};
 use super::narrow::convert_all;
+use super::page_index::ChunkPages;
 use super::page_selection::{RowSelection, open_reader};
-use super::row_ranges::{RowRanges, select_rows};
 use super::{pages, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -46,47 +48,49 @@ pub(crate) fn decode_rows(
     selection: Option<&RowSelection>,
 ) -> Result<Vec<ArrayRef>> {
     let Some(selection) = selection else {
-        let all_rows = 0..group_rows(file, group);
-        return decode_range(file, group, root, chunks, &all_rows);
+        let all_rows = RowsToDecode {
+            range: 0..group_rows(file, group),
+            mask: None,
+            locations: None,
+        };
+        return decode_chunks(file, group, root, chunks, &all_rows);
     };
-    if selection.page_ranges(file, root).is_some() {
-        selection.check(file, group, root, chunks)?;
-        return ColumnStream::with_pages(file, group, root, chunks, selection).read_all();
+    let mask = selection.mask_of_bounds();
+    let mut rows = RowsToDecode {
+        range: selection.rows.bounds(),
+        mask: mask.as_ref(),
+        locations: None,
+    };
+    if selection.page_ranges(file, root).is_none() {
+        return decode_chunks(file, group, root, chunks, &rows);
     }
-    let bounds = selection.rows.bounds();
-    let arrays = decode_range(file, group, root, chunks, &bounds)?;
-    if selection.rows.as_slice().len() == 1 {
+    selection.check(file, group, root, chunks)?;
+    let pages = file
+        .leaves(root)
+        .find_map(|leaf| selection.pages.get(&leaf));
+    rows.locations = pages.map(ChunkPages::locations);
+    if let Some(arrays) = decode_flat(file, group, root, chunks, &rows)? {
         return Ok(arrays);
     }
-    let positions = RowRanges::single(bounds).positions_of(&selection.rows);
-    Ok(select_rows(&arrays, &positions))
+    let arrays = ColumnStream::with_pages(file, group, root, chunks, selection).read_all()?;
+    filter_arrays(arrays, selection.mask.as_ref())
 }
 
-/// Checks the chunks of a column, and decodes a range of its rows.
-fn decode_range(
+/// Checks the chunks of a column, and decodes rows of it.
+fn decode_chunks(
     file: &ParquetFile,
     group: usize,
     root: usize,
     chunks: &Chunks,
-    row_range: &Range<usize>,
+    rows: &RowsToDecode<'_>,
 ) -> Result<Vec<ArrayRef>> {
-    let rows = group_rows(file, group);
     check_chunks(file, group, root, chunks)?;
-    let guarded = AssertUnwindSafe(|| {
-        let array = decode_flat(file, group, root, chunks, rows, row_range);
-        array
-            .map(|array| convert_decoded(file, root, &array))
-            .transpose()
-    });
-    let flat_arrays = std::panic::catch_unwind(guarded)
-        .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
-        .map_err(|e| decode_error(file, root, group, e.message()).with_source(e))?;
-    if let Some(arrays) = flat_arrays {
+    if let Some(arrays) = decode_flat(file, group, root, chunks, rows)? {
         return Ok(arrays);
     }
     let batch_rows = estimate_rows(file, group, root, MAX_ARRAY_BYTES).min(MAX_ARRAY_ROWS);
     let arrays = ColumnStream::new(file, group, root, chunks, batch_rows).read_all()?;
-    Ok(slice_arrays(arrays, row_range))
+    filter_arrays(slice_arrays(arrays, &rows.range), rows.mask)
 }
 
 /// Converts a decoded array to the type and the dictionary that were written.
@@ -148,23 +152,33 @@ fn decode_flat(
     group: usize,
     root: usize,
     chunks: &Chunks,
-    rows: usize,
-    row_range: &Range<usize>,
-) -> Option<ArrayRef> {
+    rows: &RowsToDecode<'_>,
+) -> Result<Option<Vec<ArrayRef>>> {
+    let group_rows = group_rows(file, group);
     let mut leaves = file.leaves(root);
-    let leaf = leaves.next()?;
-    if leaves.next().is_some() || estimate_rows(file, group, root, MAX_ARRAY_BYTES) < rows {
-        return None;
+    let (Some(leaf), None) = (leaves.next(), leaves.next()) else {
+        return Ok(None);
+    };
+    if estimate_rows(file, group, root, MAX_ARRAY_BYTES) < group_rows {
+        return Ok(None);
     }
     let column = file.metadata().row_group(group).column(leaf);
     let data_type = file.reader.schema().field(root).data_type();
-    flat::decode(
-        sparse_file(file, chunks),
-        column,
-        rows,
-        row_range,
-        data_type,
-    )
+    let guarded = AssertUnwindSafe(|| {
+        let array = flat::decode(
+            sparse_file(file, chunks),
+            column,
+            group_rows,
+            rows,
+            data_type,
+        );
+        array
+            .map(|array| convert_decoded(file, root, &array))
+            .transpose()
+    });
+    std::panic::catch_unwind(guarded)
+        .unwrap_or_else(|panic| Err(Error::other(panic_text(panic.as_ref()).to_owned())))
+        .map_err(|e| decode_error(file, root, group, e.message()).with_source(e))
 }
 
 fn sparse_file(file: &ParquetFile, chunks: &Chunks) -> SparseFile {
@@ -364,6 +378,23 @@ pub fn slice_arrays(arrays: Vec<ArrayRef>, row_range: &Range<usize>) -> Vec<Arra
         slice
     });
     slices.filter(|slice| !slice.is_empty()).collect()
+}
+
+/// The rows of consecutive arrays that a mask of all of them selects.
+pub(crate) fn filter_arrays(
+    arrays: Vec<ArrayRef>,
+    mask: Option<&BooleanBuffer>,
+) -> Result<Vec<ArrayRef>> {
+    let Some(mask) = mask else {
+        return Ok(arrays);
+    };
+    let mut begin = 0;
+    let filtered = arrays.into_iter().map(|array| {
+        let selected = BooleanArray::new(mask.slice(begin, array.len()), None);
+        begin += array.len();
+        filter(&array, &selected).map_err(|e| Error::other(e.to_string()).with_source(e))
+    });
+    filtered.collect()
 }
 
 /// Cuts columns of several arrays each at common rows; returns the batches, each with its number of rows.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection as ArrowRowSelection,
 };
@@ -34,11 +35,40 @@ pub(crate) type GroupPages = HashMap<usize, ChunkPages>;
 /// Some rows of a row group.
 #[derive(Debug, Clone)]
 pub(crate) struct RowSelection {
+    /// The rows that are read.
     pub(crate) rows: RowRanges,
+    /// For each of these rows whether it is selected; None selects all.
+    pub(crate) mask: Option<BooleanBuffer>,
     pub(crate) pages: Arc<GroupPages>,
 }
 
 impl RowSelection {
+    /// The number of selected rows.
+    pub(crate) fn num_rows(&self) -> usize {
+        let mask = self.mask.as_ref();
+        mask.map_or_else(|| self.rows.num_rows(), BooleanBuffer::count_set_bits)
+    }
+
+    /// For each row from the first to the last whether it is selected; None if all are.
+    pub(super) fn mask_of_bounds(&self) -> Option<BooleanBuffer> {
+        let ranges = self.rows.as_slice();
+        if ranges.len() <= 1 {
+            return self.mask.clone();
+        }
+        let bounds = self.rows.bounds();
+        let mut spread = BooleanBufferBuilder::new(bounds.len());
+        let mut position = 0;
+        for range in ranges {
+            spread.append_n(range.start - bounds.start - spread.len(), false);
+            match &self.mask {
+                Some(mask) => spread.append_buffer(&mask.slice(position, range.len())),
+                None => spread.append_n(range.len(), true),
+            }
+            position += range.len();
+        }
+        Some(spread.finish())
+    }
+
     /// The byte ranges of the pages to read of a top-level field; None if its chunks are read as a whole.
     pub(crate) fn page_ranges(&self, file: &ParquetFile, root: usize) -> Option<Vec<Range<u64>>> {
         let (mut ranges, mut chunk_bytes) = (Vec::new(), 0);

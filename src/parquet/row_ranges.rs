@@ -2,9 +2,6 @@
 
 use std::ops::Range;
 
-use arrow_array::{Array, ArrayRef};
-use arrow_select::concat::concat;
-
 /// Ranges that are closer than so many rows become one: a few rows more cost less than another range.
 const MIN_GAP_ROWS: usize = 1024;
 
@@ -118,38 +115,8 @@ impl RowRanges {
     }
 }
 
-/// The rows at some positions of consecutive arrays, one array for each of them that has some.
-pub(crate) fn select_rows(arrays: &[ArrayRef], positions: &[Range<usize>]) -> Vec<ArrayRef> {
-    let mut selected = Vec::new();
-    let mut begin = 0;
-    for array in arrays {
-        let end = begin + array.len();
-        let within = positions
-            .iter()
-            .map(|range| range.start.max(begin)..range.end.min(end));
-        let slices: Vec<ArrayRef> = within
-            .filter(|range| !range.is_empty())
-            .map(|range| array.slice(range.start - begin, range.len()))
-            .collect();
-        begin = end;
-        let parts: Vec<&dyn Array> = slices.iter().map(AsRef::as_ref).collect();
-        match concat(&parts) {
-            Ok(joined) if parts.len() > 1 => selected.push(joined),
-            // A type that cannot be joined stays in slices.
-            _ => selected.extend(slices),
-        }
-    }
-    selected
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use arrow_array::Int64Array;
-    use arrow_array::cast::AsArray;
-    use arrow_array::types::Int64Type;
-
     use super::*;
 
     fn rows(ranges: &RowRanges) -> Vec<usize> {
@@ -185,29 +152,5 @@ mod tests {
         let two = own.at_positions([2..3, 12..14]);
         assert_eq!(two.as_slice(), [12..13, 3002..3004]);
         assert_eq!(own.positions_of(&two), [2..3, 12..14]);
-    }
-
-    #[test]
-    fn rows_are_selected_across_arrays() {
-        let array =
-            |values: Range<i64>| -> ArrayRef { Arc::new(Int64Array::from_iter_values(values)) };
-        let arrays = [array(0..5), array(5..5), array(5..9), array(9..20)];
-        for positions in [
-            vec![0..9, 9..20],
-            vec![3..6, 8..10, 19..20],
-            vec![4..5, 5..5],
-            vec![5..6, 6..9],
-            vec![],
-        ] {
-            let expected: Vec<usize> = positions.iter().cloned().flatten().collect();
-            let selected = select_rows(&arrays, &positions);
-            assert!(selected.len() <= arrays.len());
-            let values: Vec<usize> = selected
-                .iter()
-                .flat_map(|a| a.as_primitive::<Int64Type>().values().to_vec())
-                .map(|value| usize::try_from(value).unwrap())
-                .collect();
-            assert_eq!(values, expected);
-        }
     }
 }

@@ -34,6 +34,7 @@ impl SnapshotReader {
     pub(super) async fn prune_pages(&self, row_group: &RowGroupScan) -> Result<RowSelection> {
         let all_rows = RowSelection {
             rows: RowRanges::all(row_group.num_rows()),
+            mask: None,
             pages: Arc::default(),
         };
         let Some(filter) = self.filter().filter(|filter| filter.uses_statistics()) else {
@@ -59,6 +60,7 @@ impl SnapshotReader {
         };
         Ok(RowSelection {
             rows,
+            mask: None,
             pages: Arc::new(pages),
         })
     }
@@ -82,6 +84,7 @@ impl SnapshotReader {
         };
         Ok(RowSelection {
             rows,
+            mask: None,
             pages: Arc::new(pages.map_or_else(GroupPages::new, |(pages, _)| pages)),
         })
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::SchemaRef;
-use arrow_select::filter::{FilterBuilder, filter_record_batch};
+use arrow_select::filter::FilterBuilder;
 
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
@@ -228,26 +228,17 @@ fn evaluate_masked(
     Ok(BooleanArray::new(matching.finish(), None))
 }
 
-/// Makes batches of the selected rows, as `schema`: that of the columns in `projection`.
+/// Makes batches of `rows` rows, as `schema`: that of the columns in `projection`.
 pub(super) fn build_batches(
     column_arrays: &ColumnArrays,
     projection: &[usize],
     rows: usize,
-    mask: Option<&BooleanArray>,
     schema: &SchemaRef,
 ) -> Result<Vec<RecordBatch>> {
-    let mut batches = Vec::new();
-    let mut offset = 0;
-    for (rows, arrays) in align_columns(column_arrays, projection, rows)? {
-        let batch = batch_with_row_count(schema, arrays, rows)?;
-        batches.push(match mask {
-            Some(mask) => filter_record_batch(&batch, &mask.slice(offset, rows))
-                .map_err(|e| Error::other(e.to_string()).with_source(e))?,
-            None => batch,
-        });
-        offset += rows;
-    }
-    Ok(batches)
+    let aligned = align_columns(column_arrays, projection, rows)?.into_iter();
+    aligned
+        .map(|(rows, arrays)| batch_with_row_count(schema, arrays, rows))
+        .collect()
 }
 
 pub(super) fn column_not_read() -> Error {

@@ -7,15 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch};
-use arrow_buffer::BooleanBufferBuilder;
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::SchemaRef;
 
 use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, Selection, build_batches};
 use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
 use crate::files::run_blocking;
+use crate::parquet::decode::filter_arrays;
 use crate::parquet::page_selection::RowSelection;
-use crate::parquet::row_ranges::{RowRanges, select_rows};
+use crate::parquet::row_ranges::RowRanges;
 
 impl SnapshotReader {
     /// For each row of a row group whether it is not deleted, for a reader without a filter.
@@ -37,17 +38,13 @@ impl SnapshotReader {
     ) -> Result<Vec<RecordBatch>> {
         let matched = mask.values().set_slices().map(|(start, end)| start..end);
         let rows = RowRanges::covering(matched);
-        let selection = self.select_pages(row_group, &projection, rows).await?;
+        let mut selection = self.select_pages(row_group, &projection, rows).await?;
+        let positions = RowRanges::all(row_group.num_rows()).positions_of(&selection.rows);
+        selection.mask = Some(select_bits(mask.values(), &positions));
         let columns = self
             .read_columns(row_group, &projection, &selection)
             .await?;
-        let (all_rows, schema) = (RowRanges::all(row_group.num_rows()), Arc::clone(schema));
-        run_blocking(move || {
-            let mask = select_mask(&mask, &all_rows.positions_of(&selection.rows));
-            let rows = selection.rows.num_rows();
-            build_batches(&columns, &projection, rows, Some(&mask), &schema)
-        })
-        .await
+        build_batches(&columns, &projection, selection.num_rows(), schema)
     }
 
     /// Selects the rows of a row group that are not deleted and match the filter. The mask has all of its rows.
@@ -57,6 +54,7 @@ impl SnapshotReader {
         let candidates = if row_group.has_key_deletes() {
             RowSelection {
                 rows: all_rows.clone(),
+                mask: None,
                 pages: Arc::default(),
             }
         } else {
@@ -124,9 +122,11 @@ impl SnapshotReader {
             return Ok(Vec::new());
         }
         let Selection { mask, columns, .. } = self.select_among(row_group, &candidates).await?;
+        let bits = mask.map(|mask| mask.values().clone());
+        let mask = bits.filter(|bits| bits.count_set_bits() < bits.len());
         let mut rows = candidates.rows.clone();
         if let Some(mask) = &mask {
-            let matched = mask.values().set_slices().map(|(start, end)| start..end);
+            let matched = mask.set_slices().map(|(start, end)| start..end);
             rows = rows.at_positions(matched);
             if rows.is_empty() {
                 return Ok(Vec::new());
@@ -138,31 +138,25 @@ impl SnapshotReader {
             .copied();
         let missing: Vec<usize> = unread.collect();
         let mut selection = self.select_pages(row_group, &missing, rows).await?;
-        if selection.pages.is_empty() && candidates.rows.as_slice().len() == 1 {
-            // Of whole chunks a range is cheaper than many.
-            selection.rows = RowRanges::single(selection.rows.bounds());
-        }
+        let positions = candidates.rows.positions_of(&selection.rows);
+        selection.mask = mask.as_ref().map(|mask| select_bits(mask, &positions));
         let mut column_arrays = self.read_columns(row_group, &missing, &selection).await?;
         let (projection, schema) = (projection.to_vec(), Arc::clone(schema));
         run_blocking(move || {
-            let positions = candidates.rows.positions_of(&selection.rows);
-            let filter_columns = columns.into_iter();
-            column_arrays.extend(
-                filter_columns.map(|(column, arrays)| (column, select_rows(&arrays, &positions))),
-            );
-            let mask = mask.map(|mask| select_mask(&mask, &positions));
-            let rows = selection.rows.num_rows();
-            build_batches(&column_arrays, &projection, rows, mask.as_ref(), &schema)
+            for (column, arrays) in columns {
+                column_arrays.insert(column, filter_arrays(arrays, mask.as_ref())?);
+            }
+            build_batches(&column_arrays, &projection, selection.num_rows(), &schema)
         })
         .await
     }
 }
 
-/// The values of a mask at some positions.
-fn select_mask(mask: &BooleanArray, positions: &[Range<usize>]) -> BooleanArray {
-    let mut selected = BooleanBufferBuilder::new(mask.len());
+/// The bits at some positions.
+fn select_bits(bits: &BooleanBuffer, positions: &[Range<usize>]) -> BooleanBuffer {
+    let mut selected = BooleanBufferBuilder::new(bits.len());
     for range in positions {
-        selected.append_buffer(mask.slice(range.start, range.len()).values());
+        selected.append_buffer(&bits.slice(range.start, range.len()));
     }
-    BooleanArray::new(selected.finish(), None)
+    selected.finish()
 }

@@ -371,7 +371,7 @@ impl SnapshotReader {
         self.filter.as_ref()
     }
 
-    /// Reads columns of some rows in the table's types; a column that the file lacks has the value of the file's entry, or
+    /// Reads columns of the selected rows in the table's types; a column that the file lacks has the value of the file's entry, or
     /// is null.
     pub(super) async fn read_columns(
         &self,
@@ -380,7 +380,7 @@ impl SnapshotReader {
         selection: &RowSelection,
     ) -> Result<ColumnArrays> {
         let present = row_group.stored_fields(projection);
-        let rows = selection.rows.num_rows();
+        let rows = selection.num_rows();
         let mut group = RowGroupSelection {
             part: Arc::clone(&row_group.part),
             index: row_group.group,

@@ -292,6 +292,7 @@ impl Reading {
             .map(|ranges| {
                 piece(Some(RowSelection {
                     rows: RowRanges::covering(ranges),
+                    mask: None,
                     pages: Arc::clone(&pages),
                 }))
             })

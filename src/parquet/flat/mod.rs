@@ -11,15 +11,18 @@ mod values;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray};
 use arrow_buffer::bit_chunk_iterator::UnalignedBitChunk;
 use arrow_buffer::bit_util::get_bit;
-use arrow_buffer::{BooleanBufferBuilder, NullBuffer};
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use arrow_schema::DataType;
+use arrow_select::filter::filter;
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageReader};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::reader::ChunkReader;
 use parquet::file::serialized_reader::SerializedPageReader;
 
@@ -29,18 +32,30 @@ use self::values::{ColumnBuilder, FixedWidthBuilder};
 /// The most rows and bytes for which memory is reserved beforehand, whatever a footer claims.
 const MAX_RESERVED_ROWS: usize = 1 << 24;
 const MAX_RESERVED_BYTES: usize = 1 << 30;
+/// About the most rows of a page.
+const PAGE_ROWS: usize = 1 << 15;
 
 /// The column must be decoded by the general decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsupported;
 
-/// Decodes the rows `row_range` of a column chunk of `rows` rows to an array of `data_type`, equal to the general
-/// decoder's. None if the general decoder must decode the chunk. Pages before `row_range` are skipped.
+/// The rows of a column chunk to decode.
+#[derive(Debug)]
+pub(super) struct RowsToDecode<'a> {
+    pub(super) range: Range<usize>,
+    /// For each row of the range whether it is selected; None selects all.
+    pub(super) mask: Option<&'a BooleanBuffer>,
+    /// Where the data pages are, if pages without a selected row may be missing.
+    pub(super) locations: Option<&'a [PageLocation]>,
+}
+
+/// Decodes some rows of a column chunk of `rows` rows to an array of `data_type`, equal to the general decoder's. None if
+/// the general decoder must decode the chunk. Pages without a selected row are skipped.
 pub(super) fn decode<R: ChunkReader + 'static>(
     reader: R,
     column: &ColumnChunkMetaData,
     rows: usize,
-    row_range: &Range<usize>,
+    selected: &RowsToDecode<'_>,
     data_type: &DataType,
 ) -> Option<ArrayRef> {
     let descriptor = column.column_descr();
@@ -49,16 +64,22 @@ pub(super) fn decode<R: ChunkReader + 'static>(
     if !is_flat || descriptor.max_def_level() > 1 || !column.encodings().all(is_supported) {
         return None;
     }
-    let is_whole = *row_range == (0..rows);
-    let builder = create_builder(column, row_range.len(), is_whole, data_type)?;
-    let pages = SerializedPageReader::new(Arc::new(reader), column, rows, None).ok()?;
+    let selected_rows = selected.mask.map_or(selected.range.len(), |mask| {
+        // A page more, because a page is decoded before its rows are selected.
+        (mask.count_set_bits() + PAGE_ROWS).min(mask.len())
+    });
+    let builder = create_builder(column, selected_rows, rows, data_type)?;
+    let locations = selected.locations.map(<[PageLocation]>::to_vec);
+    let pages = SerializedPageReader::new(Arc::new(reader), column, rows, locations).ok()?;
     let decoder = ChunkDecoder {
         builder,
         rows,
-        row_range: row_range.clone(),
+        row_range: selected.range.clone(),
+        mask: selected.mask.cloned(),
         skipped_rows: 0,
         validity: (descriptor.max_def_level() == 1).then(Validity::default),
         indices: Vec::new(),
+        selected: Vec::new(),
         decoded_rows: 0,
     };
     decoder.read(pages).ok()
@@ -72,16 +93,17 @@ fn is_value_encoding(encoding: Encoding) -> bool {
 /// The builder for types that the general decoder reinterprets or widens; None for those that it converts otherwise.
 fn create_builder(
     column: &ColumnChunkMetaData,
+    selected_rows: usize,
     rows: usize,
-    is_whole: bool,
     data_type: &DataType,
 ) -> Option<Box<dyn ColumnBuilder>> {
     use DataType as D;
-    let capacity_rows = rows.min(MAX_RESERVED_ROWS);
+    let capacity_rows = selected_rows.min(MAX_RESERVED_ROWS);
     let claimed_bytes = column.unencoded_byte_array_data_bytes();
-    let used_bytes = claimed_bytes.filter(|_| is_whole).unwrap_or_default();
+    let claimed_bytes = u128::from(claimed_bytes.unwrap_or_default().unsigned_abs());
+    let used_bytes = claimed_bytes * selected_rows as u128 / rows.max(1) as u128;
     let capacity_bytes = usize::try_from(used_bytes)
-        .unwrap_or_default()
+        .unwrap_or(usize::MAX)
         .min(MAX_RESERVED_BYTES);
     let builder: Box<dyn ColumnBuilder> = match (column.column_type(), data_type) {
         (Type::INT32, D::Int8 | D::UInt8) => {
@@ -136,13 +158,17 @@ struct ChunkDecoder {
     builder: Box<dyn ColumnBuilder>,
     rows: usize,
     row_range: Range<usize>,
+    /// For each row of `row_range` whether it is selected; None selects all.
+    mask: Option<BooleanBuffer>,
     /// Rows of the pages before the first one that is decoded.
     skipped_rows: usize,
     /// The validity of a nullable column; None for a required one.
     validity: Option<Validity>,
     /// The dictionary indices of a page.
     indices: Vec<u32>,
-    /// Rows decoded so far.
+    /// The selected rows of a page, as ranges.
+    selected: Vec<Range<usize>>,
+    /// Rows decoded so far, whether selected or not.
     decoded_rows: usize,
 }
 
@@ -153,7 +179,7 @@ impl ChunkDecoder {
     ) -> Result<ArrayRef, Unsupported> {
         let is_whole = self.row_range == (0..self.rows);
         while self.skipped_rows + self.decoded_rows < self.row_range.end {
-            if !is_whole && self.skip_page(&mut pages)? {
+            if (!is_whole || self.mask.is_some()) && self.skip_page(&mut pages)? {
                 continue;
             }
             match pages.get_next_page().map_err(|_damaged| Unsupported)? {
@@ -161,21 +187,29 @@ impl ChunkDecoder {
                 None => return Err(Unsupported),
             }
         }
-        let nulls = self.validity.and_then(Validity::finish);
-        let array = self.builder.finish(nulls)?;
+        let first = self.row_range.start.checked_sub(self.skipped_rows);
+        let first = first.ok_or(Unsupported)?;
+        let mut bits = self.validity.and_then(Validity::finish);
+        if let Some(mask) = &self.mask {
+            let of_range = bits.map(|bits| bits.slice(first, self.row_range.len()));
+            let selected = of_range.map(|bits| select(bits, mask));
+            bits = selected.transpose()?;
+        }
+        let nulls = bits.map(NullBuffer::new);
+        let array = self.builder.finish(nulls.filter(|n| n.null_count() > 0))?;
+        let is_whole = is_whole || self.mask.is_some();
         if is_whole {
             return Ok(array);
         }
-        let first = self.row_range.start.checked_sub(self.skipped_rows);
-        Ok(array.slice(first.ok_or(Unsupported)?, self.row_range.len()))
+        Ok(array.slice(first, self.row_range.len()))
     }
 
-    /// Skips the next page if all of its rows come before `row_range`; returns whether it did.
+    /// Skips the next page if none of its rows is selected; returns whether it did.
     fn skip_page<R: ChunkReader>(
         &mut self,
         pages: &mut SerializedPageReader<R>,
     ) -> Result<bool, Unsupported> {
-        if self.decoded_rows > 0 {
+        if self.decoded_rows > 0 && self.mask.is_none() {
             return Ok(false);
         }
         let peeked = pages.peek_next_page().map_err(|_damaged| Unsupported)?;
@@ -184,10 +218,19 @@ impl ChunkDecoder {
         };
         // Without nesting a level is a row.
         let rows = page.num_levels.or(page.num_rows).ok_or(Unsupported)?;
-        if self.skipped_rows + rows > self.row_range.start {
+        if self.decoded_rows == 0 && self.skipped_rows + rows <= self.row_range.start {
+            self.skipped_rows += rows;
+        } else if rows <= self.rows - self.skipped_rows - self.decoded_rows
+            && let Some((_, page_mask)) = self.page_mask(rows)
+            && page_mask.count_set_bits() == 0
+        {
+            if let Some(validity) = &mut self.validity {
+                validity.skip(rows);
+            }
+            self.decoded_rows += rows;
+        } else {
             return Ok(false);
         }
-        self.skipped_rows += rows;
         pages.skip_next_page().map_err(|_damaged| Unsupported)?;
         Ok(true)
     }
@@ -266,9 +309,41 @@ impl ChunkDecoder {
             let is_valid = |row| get_bit(bits, begin + row);
             self.builder.pad_nulls(rows, present, &is_valid);
         }
+        self.retain_selected(rows);
         self.decoded_rows += rows;
         Ok(())
     }
+
+    /// Keeps the selected ones of the `rows` rows of a page, while they are in the processor's cache.
+    fn retain_selected(&mut self, rows: usize) {
+        let Some((offset, page_mask)) = self.page_mask(rows) else {
+            return;
+        };
+        if page_mask.count_set_bits() < rows {
+            let slices = page_mask.set_slices();
+            self.selected.clear();
+            self.selected
+                .extend(slices.map(|(start, end)| offset + start..offset + end));
+            self.builder.retain(rows, &self.selected);
+        }
+    }
+
+    /// The mask of those of the next `rows` rows that are in `row_range`, and how many come before these.
+    fn page_mask(&self, rows: usize) -> Option<(usize, BooleanBuffer)> {
+        let first = self.skipped_rows + self.decoded_rows;
+        let begin = self.row_range.start.clamp(first, first + rows);
+        let end = self.row_range.end.clamp(begin, first + rows);
+        let position = begin.saturating_sub(self.row_range.start);
+        let page_mask = self.mask.as_ref()?.slice(position, end - begin);
+        Some((begin - first, page_mask))
+    }
+}
+
+/// The bits that a mask selects.
+fn select(bits: BooleanBuffer, mask: &BooleanBuffer) -> Result<BooleanBuffer, Unsupported> {
+    let mask = BooleanArray::new(mask.clone(), None);
+    let selected = filter(&BooleanArray::new(bits, None), &mask).map_err(|_refused| Unsupported)?;
+    Ok(selected.as_boolean().values().clone())
 }
 
 fn split(bytes: &Bytes, at: usize) -> Result<(Bytes, Bytes), Unsupported> {
@@ -321,9 +396,16 @@ impl Validity {
         Ok(present)
     }
 
-    fn finish(self) -> Option<NullBuffer> {
-        let nulls = NullBuffer::new(self.bits?.finish());
-        (nulls.null_count() > 0).then_some(nulls)
+    /// Appends rows of which it does not matter whether they hold a value.
+    fn skip(&mut self, rows: usize) {
+        self.rows += rows;
+        if let Some(bits) = &mut self.bits {
+            bits.append_n(rows, true);
+        }
+    }
+
+    fn finish(self) -> Option<BooleanBuffer> {
+        Some(self.bits?.finish())
     }
 }
 

@@ -1,22 +1,29 @@
 //! The flat decoder is compared with the general decoder of arrow-rs, as the oracle.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, make_array};
-use arrow_buffer::NullBuffer;
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, make_array,
+};
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use arrow_cast::cast;
 use arrow_schema::DataType as D;
 use arrow_schema::{Field, Schema, TimeUnit};
 use arrow_select::concat::concat;
+use arrow_select::filter::filter;
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, Encoding};
+use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use super::RowsToDecode;
 
 const ROWS: usize = 5000;
 
@@ -157,8 +164,26 @@ fn write_file(array: &ArrayRef, nullable: bool, properties: WriterProperties) ->
     bytes.into()
 }
 
-/// The column by the general and by the flat decoder; with two shares of its rows, only the rows between them.
-fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Option<ArrayRef>) {
+/// A range of `rows` rows, and a mask of it: without a row, or with short or long runs of rows.
+fn random_rows(random: &mut StdRng, rows: usize) -> (Range<usize>, BooleanBuffer) {
+    let (from, to) = (random.random_range(0..=rows), random.random_range(0..=rows));
+    let range = from.min(to)..from.max(to);
+    let longest = [1, 2, 20, 1000][random.random_range(0..4)];
+    let mut mask = BooleanBufferBuilder::new(range.len());
+    while mask.len() < range.len() {
+        let run = random
+            .random_range(1..=longest)
+            .min(range.len() - mask.len());
+        mask.append_n(run, random.random());
+    }
+    (range, mask.finish())
+}
+
+/// The column by the general and by the flat decoder: all rows, or those of a range that a mask selects.
+fn decode_both(
+    file: &Bytes,
+    selected: Option<&(Range<usize>, BooleanBuffer)>,
+) -> (Option<ArrayRef>, Option<ArrayRef>) {
     let Ok(builder) = ParquetRecordBatchReaderBuilder::try_new(file.clone()) else {
         return (None, None);
     };
@@ -166,18 +191,21 @@ fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Op
     let data_type = builder.schema().field(0).data_type().clone();
     let group = metadata.row_group(0);
     let rows = usize::try_from(group.num_rows()).unwrap();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "small numbers"
-    )]
-    let row_range = between.map_or(0..rows, |[low, high]| {
-        let row_at = |share: f64| (share * rows as f64) as usize;
-        row_at(low.min(high))..row_at(low.max(high))
-    });
+    let row_range = selected.map_or(0..rows, |(range, _)| range.clone());
+    let bits = selected.map(|(_, bits)| bits);
+    let rows_to_decode = RowsToDecode {
+        range: row_range.clone(),
+        mask: bits,
+        locations: None,
+    };
     // Not within the `catch_unwind` for the general decoder: the flat one must not panic.
-    let decoded = super::decode(file.clone(), group.column(0), rows, &row_range, &data_type);
+    let decoded = super::decode(
+        file.clone(),
+        group.column(0),
+        rows,
+        &rows_to_decode,
+        &data_type,
+    );
     let mask = ProjectionMask::all();
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let batches = builder.with_projection(mask).build().ok()?;
@@ -185,9 +213,47 @@ fn decode_both(file: &Bytes, between: Option<[f64; 2]>) -> (Option<ArrayRef>, Op
         let arrays = columns.collect::<Result<Vec<_>, _>>().ok()?;
         let parts: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let whole = concat(&parts).ok()?;
-        (whole.len() == rows).then(|| whole.slice(row_range.start, row_range.len()))
+        let of_range =
+            (whole.len() == rows).then(|| whole.slice(row_range.start, row_range.len()))?;
+        let Some(bits) = bits else {
+            return Some(of_range);
+        };
+        filter(&of_range, &BooleanArray::new(bits.clone(), None)).ok()
     }));
     (read.ok().flatten(), decoded)
+}
+
+/// The column by the flat decoder from a file in which all data pages without a selected row are zeros.
+fn decode_by_pages(
+    file: &Bytes,
+    (range, bits): &(Range<usize>, BooleanBuffer),
+) -> Option<ArrayRef> {
+    let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Required);
+    let builder =
+        ParquetRecordBatchReaderBuilder::try_new_with_options(file.clone(), options).unwrap();
+    let group = builder.metadata().row_group(0);
+    let locations = builder.metadata().offset_index().unwrap()[0][0].page_locations();
+    let mut bytes = file.to_vec();
+    for (number, location) in locations.iter().enumerate() {
+        let row_of = |index: i64| usize::try_from(index).unwrap();
+        let next = locations.get(number + 1);
+        let rows = row_of(location.first_row_index)
+            ..next.map_or(ROWS, |next| row_of(next.first_row_index));
+        let is_selected = |row| range.contains(&row) && bits.value(row - range.start);
+        if !rows.clone().any(is_selected) {
+            let offset = row_of(location.offset);
+            let length = usize::try_from(location.compressed_page_size).unwrap();
+            bytes[offset..offset + length].fill(0);
+        }
+    }
+    let rows_to_decode = RowsToDecode {
+        range: range.clone(),
+        mask: Some(bits),
+        locations: Some(locations),
+    };
+    let data_type = builder.schema().field(0).data_type();
+    let bytes = Bytes::from(bytes);
+    super::decode(bytes, group.column(0), ROWS, &rows_to_decode, data_type)
 }
 
 #[test]
@@ -210,9 +276,17 @@ fn gives_what_the_general_decoder_gives() {
             );
             if is_supported {
                 assert_eq!(decoded, expected, "seed {seed}, {data_type}");
-                let between = [random.random(), random.random()];
-                let (expected, decoded) = decode_both(&file, Some(between));
-                assert_eq!(decoded, expected, "seed {seed}, {data_type}, {between:?}");
+                for _ in 0..3 {
+                    let (range, bits) = random_rows(&mut random, ROWS);
+                    let all = BooleanBuffer::new_set(range.len());
+                    for bits in [all, bits] {
+                        let selected = (range.clone(), bits);
+                        let (expected, decoded) = decode_both(&file, Some(&selected));
+                        assert_eq!(decoded, expected, "seed {seed}, {data_type}, {selected:?}");
+                        let by_pages = decode_by_pages(&file, &selected);
+                        assert_eq!(by_pages, expected, "seed {seed}, {data_type}, {selected:?}");
+                    }
+                }
             } else {
                 assert!(decoded.is_none(), "{data_type} is not decoded here");
             }
@@ -243,8 +317,8 @@ fn damaged_pages_are_left_to_the_general_decoder() {
                 let damaged = bytes.into();
                 // Damage outside the rows is not noticed here (checksums notice it), and the headers of skipped
                 // pages can panic, which the caller of `decode` catches.
-                let between = [random.random(), random.random()];
-                let _ = std::panic::catch_unwind(|| decode_both(&damaged, Some(between)));
+                let selected = random_rows(&mut random, 500);
+                let _ = std::panic::catch_unwind(|| decode_both(&damaged, Some(&selected)));
                 let (expected, decoded) = decode_both(&damaged, None);
                 refused += usize::from(decoded.is_none());
                 if expected.is_some() && decoded.is_some() {

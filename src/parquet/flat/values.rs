@@ -1,9 +1,11 @@
 //! Builders of the arrays of flat columns.
 //!
 //! [`FixedWidthBuilder`] is for numbers, times and decimals, [`ByteArrayBuilder`] for strings and binaries. A page
-//! appends its values without the nulls; [`ColumnBuilder::pad_nulls`] then moves them to their rows. Anything that a
-//! builder cannot take is [`Unsupported`], and is left to the general decoder.
+//! appends its values without the nulls; [`ColumnBuilder::pad_nulls`] then moves them to their rows, and
+//! [`ColumnBuilder::retain`] removes rows that are not selected. Anything that a builder cannot take is
+//! [`Unsupported`], and is left to the general decoder.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{
@@ -28,6 +30,8 @@ pub(super) trait ColumnBuilder {
     fn append_indexed(&mut self, indices: &[u32]) -> Result<(), Unsupported>;
     /// Spreads the last `present` values over `rows` rows, to those for which `is_valid` holds.
     fn pad_nulls(&mut self, rows: usize, present: usize, is_valid: &dyn Fn(usize) -> bool);
+    /// Of the last `rows` rows keeps those of `selected`: ascending ranges, counted from the first of these rows.
+    fn retain(&mut self, rows: usize, selected: &[Range<usize>]);
     /// Builds the array of the column.
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported>;
 }
@@ -137,14 +141,43 @@ impl<const N: usize, V: Physical<N>> ColumnBuilder for FixedWidthBuilder<N, V> {
         }
     }
 
+    fn retain(&mut self, rows: usize, selected: &[Range<usize>]) {
+        let begin = self.values.len() - rows;
+        let mut to = begin;
+        for range in selected {
+            move_down(&mut self.values, begin + range.start..begin + range.end, to);
+            to += range.len();
+        }
+        self.values.truncate(to);
+    }
+
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported> {
-        let values = std::mem::take(&mut self.values);
+        let mut values = std::mem::take(&mut self.values);
+        release_unused(&mut values);
         let builder = ArrayData::builder(self.data_type.clone())
             .len(values.len())
             .add_buffer(Buffer::from_vec(values))
             .nulls(nulls);
         let data = builder.build().map_err(|_does_not_fit| Unsupported)?;
         Ok(make_array(data))
+    }
+}
+
+/// Copies `range` to `to`, which does not come after it.
+fn move_down<T: Copy>(values: &mut [T], range: Range<usize>, to: usize) {
+    if range.len() < 8 {
+        for (at, from) in range.enumerate() {
+            values[to + at] = values[from];
+        }
+    } else if to < range.start {
+        values.copy_within(range, to);
+    }
+}
+
+/// Gives back memory that was reserved for rows that were not selected.
+fn release_unused<T>(values: &mut Vec<T>) {
+    if values.len() < values.capacity() / 2 {
+        values.shrink_to_fit();
     }
 }
 
@@ -288,7 +321,30 @@ impl<O: OffsetSizeTrait> ColumnBuilder for ByteArrayBuilder<O> {
         }
     }
 
+    fn retain(&mut self, rows: usize, selected: &[Range<usize>]) {
+        let first = self.offsets.len() - 1 - rows;
+        let mut next = first;
+        let mut end = self.offsets[first].as_usize();
+        for range in selected {
+            let bytes = self.offsets[first + range.start].as_usize()
+                ..self.offsets[first + range.end].as_usize();
+            let shift = bytes.start - end;
+            for row in range.clone() {
+                let row_end = self.offsets[first + row + 1].as_usize();
+                next += 1;
+                self.offsets[next] = O::usize_as(row_end - shift);
+            }
+            let length = bytes.len();
+            move_down(&mut self.values, bytes, end);
+            end += length;
+        }
+        self.offsets.truncate(next + 1);
+        self.values.truncate(end);
+    }
+
     fn finish(&mut self, nulls: Option<NullBuffer>) -> Result<ArrayRef, Unsupported> {
+        release_unused(&mut self.offsets);
+        release_unused(&mut self.values);
         let offsets = OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)));
         let values = Buffer::from_vec(std::mem::take(&mut self.values));
         let array: Arc<dyn Array> = if self.is_utf8 {
