@@ -234,6 +234,13 @@ class _ScanPlanFields(TypedDict):
     rows_read: int
     tombstones_read: int
 
+class _VerifyFields(TypedDict):
+    version: int
+    files: int
+    rows: int
+    bytes: int
+    problems: list[tuple[str, str]]
+
 class _CheckFields(TypedDict):
     version: int
     missing: list[str]
@@ -428,6 +435,7 @@ class TableHandle:
     def count(self, predicate: str | Predicate | None, limit: int | None, use_stats: bool) -> int: ...
     def explain(self, predicate: str | Predicate | None, use_stats: bool) -> _ScanPlanFields: ...
     def check(self) -> _CheckFields: ...
+    def verify(self) -> _VerifyFields: ...
     def changes(self, since: int, columns: list[str] | None) -> Scan: ...
     def replace_rows(
         self,

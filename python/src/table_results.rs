@@ -32,6 +32,16 @@ pub(crate) struct CheckFields {
     pub(crate) orphans: Vec<String>,
 }
 
+/// The fields of `pds.table.results.VerifyResult`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct VerifyFields {
+    pub(crate) version: u64,
+    pub(crate) files: u64,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    pub(crate) problems: Vec<(String, String)>,
+}
+
 /// The fields of `pds.table.results.VacuumResult`.
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct VacuumFields {

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::GetOptions;
 
 use super::Table;
-use super::format::{TableManifest, Tombstones};
+use super::format::{TableManifest, Tombstones, corrupted_error};
 use super::snapshot_file::SnapshotFile;
 use super::targets::FileIndex;
 use super::tombstone::{self, Deletions, TombstoneLine};
@@ -45,6 +45,13 @@ pub(super) async fn read_lines(
                 .get_at_most(&path, GetOptions::default(), tombstone::MAX_TOMBSTONE_BYTES);
         match request.await {
             Ok((bytes, _)) => {
+                let length = bytes.len() as u64;
+                if length != tombstone_file.size_bytes {
+                    // Lines that are cut off would bring rows back.
+                    let expected = tombstone_file.size_bytes;
+                    let reason = format!("it has {length} bytes, the manifest says {expected}");
+                    return Err(corrupted_error(&tombstone_file.path, &reason).with_path(&path));
+                }
                 let parsed = tombstone::parse(&bytes, &tombstone_file.path);
                 let mut lines = parsed.map_err(|e| e.with_path(&path))?;
                 // Lines about files that the manifest does not name for this tombstone do not count,

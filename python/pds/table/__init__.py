@@ -19,6 +19,7 @@ __all__ = [
     "TableScan",
     "Tags",
     "VacuumResult",
+    "VerifyResult",
     "list_tables",
 ]
 
@@ -26,7 +27,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult
+    from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, VerifyResult
     from pds.table.scan import TableChanges, TableScan
     from pds.table.table import Table, list_tables
     from pds.table.tags import Tags
@@ -42,6 +43,7 @@ _MODULE_OF = {
     "TableScan": "pds.table.scan",
     "Tags": "pds.table.tags",
     "VacuumResult": "pds.table.results",
+    "VerifyResult": "pds.table.results",
     "list_tables": "pds.table.table",
 }
 

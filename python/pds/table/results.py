@@ -73,6 +73,31 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class VerifyResult:
+    """The result of a verification of a snapshot.
+
+    Args:
+        version: The version of the snapshot.
+        files: The number of data files.
+        rows: The number of rows in the files without damage, including deleted rows.
+        bytes: The size of the files without damage, in bytes.
+        problems: The objects that are missing or damaged, sorted: the path, relative to the table, and the reason. If
+            a list of files is one of them, its files are not verified.
+    """
+
+    version: int
+    files: int
+    rows: int
+    bytes: int
+    problems: list[tuple[str, str]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+@dataclass(frozen=True)
 class ScanPlan:
     """The files and row groups that a scan reads. Statistics prune the others.
 

@@ -11,6 +11,7 @@ __all__ = [
     "TableScan",
     "Tags",
     "VacuumResult",
+    "VerifyResult",
     "list_tables",
 ]
 
@@ -28,7 +29,14 @@ from pds.table.alter import Alter
 from pds.table.checks import check_limit, check_names, check_version
 from pds.table.location import TableLocation
 from pds.table.optimize import Optimize
-from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, make_history_entry
+from pds.table.results import (
+    CheckResult,
+    CommitResult,
+    ScanPlan,
+    VacuumResult,
+    VerifyResult,
+    make_history_entry,
+)
 from pds.table.scan import TableChanges, TableScan
 from pds.table.tags import Tags
 from pds.table.writes import Writes
@@ -272,6 +280,20 @@ class Table(Writes):
         table, and not of the snapshot of this object.
         """
         return CheckResult(**self._handle.check())
+
+    def verify(self) -> VerifyResult:
+        """Read every byte of this snapshot: the lists of files, the tombstones and all data files.
+
+        The bytes are compared with their checksums, the size and the number of rows of each file with the list of
+        files, and all columns are decoded. Few columns are in memory at a time.
+
+        Returns:
+            What was read, and the objects that are missing or damaged. Damage is no error.
+
+        Raises:
+            VersionExpired: A vacuum removed the version.
+        """
+        return VerifyResult(**self._handle.verify())
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.

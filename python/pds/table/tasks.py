@@ -9,6 +9,7 @@ from pds import _pds
 from pds.errors import InvalidInput
 from pds.predicate import to_predicate
 from pds.store import native_handle
+from pds.table.results import VerifyResult
 from pds.table.scan import Rows, TableScan
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class ScanTask(Rows):
         handle = _pds.open_scan_task(store, self._path, self._files)
         predicate = to_predicate("true" if self._where is None else self._where, handle.schema)
         return _pds.find_deletes(store, self._path, self._files, predicate)
+
+    def verify(self) -> VerifyResult:
+        """Verify the files of the task, as `Table.verify` does."""
+        handle = _pds.open_scan_task(native_handle(self._store), self._path, self._files)
+        return VerifyResult(**handle.verify())
 
     def to_bytes(self) -> bytes:
         """Return the list of files, without the columns and the filter."""

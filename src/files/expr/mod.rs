@@ -32,5 +32,5 @@ pub(crate) use self::page_statistics::{ColumnPageStatistics, IntervalStatistics}
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};
 pub(crate) use self::pruning::{FileStatistics, RowGroupStatistics};
 pub(crate) use self::semantics::to_physical;
-pub(crate) use self::statistics::{Statistics, extreme_to_json, has_bounds};
+pub(crate) use self::statistics::{Statistics, extreme_to_json, extreme_value, has_bounds};
 pub(crate) use self::values::{constant_column, constant_to_json, from_json, is_exact};
