@@ -14,7 +14,7 @@ use super::fetch::{CONCURRENT_FETCHES, ColumnFetch};
 use super::open::{OpenPart, PartSource};
 use super::run_blocking;
 use crate::error::{Error, Result};
-use crate::parquet::decode::align;
+use crate::parquet::arrays::align;
 use crate::parquet::default_threads;
 use crate::parquet::page_selection::RowSelection;
 use crate::store::Store;

@@ -3,20 +3,18 @@
 //! `decode_rows` decodes a column of a row group, all of its rows or some; `RowGroupStream` decodes columns in batches
 //! of bounded size. `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs, and so
 //! are rows of which only the pages were fetched. One array cannot always hold all rows (32-bit offsets, narrow
-//! dictionary keys), so a column may become several arrays; [`align`] cuts the columns at common rows.
+//! dictionary keys), so a column may become several arrays; [`super::arrays::align()`] cuts the columns at common rows.
 //!
 //! Checksums and page headers are checked before pages are decompressed. A chunk that fails a check, or that a decoder
 //! refuses or panics on, is an error of the kind [`ErrorKind::PartCorrupted`] that names the column and the row group.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 
-use arrow_array::{ArrayRef, BooleanArray};
-use arrow_buffer::BooleanBuffer;
-use arrow_select::filter::filter;
+use arrow_array::ArrayRef;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
+use super::arrays::{align, filter_arrays, slice_arrays};
 pub use super::chunks::Chunks;
 use super::chunks::SparseFile;
 use super::dictionary::restore;
@@ -364,85 +362,6 @@ impl ColumnStream {
 fn is_overflow(error: &Error) -> bool {
     let message = error.message();
     message.contains("overflow") || message.contains("too large")
-}
-
-/// The rows `row_range` of consecutive arrays, without empty arrays.
-pub fn slice_arrays(arrays: Vec<ArrayRef>, row_range: &Range<usize>) -> Vec<ArrayRef> {
-    let mut begin = 0;
-    let slices = arrays.into_iter().map(|array| {
-        let end = begin + array.len();
-        let from = row_range.start.clamp(begin, end);
-        let to = row_range.end.clamp(from, end);
-        let slice = array.slice(from - begin, to - from);
-        begin = end;
-        slice
-    });
-    slices.filter(|slice| !slice.is_empty()).collect()
-}
-
-/// The rows of consecutive arrays that a mask of all of them selects.
-pub(crate) fn filter_arrays(
-    arrays: Vec<ArrayRef>,
-    mask: Option<&BooleanBuffer>,
-) -> Result<Vec<ArrayRef>> {
-    let Some(mask) = mask else {
-        return Ok(arrays);
-    };
-    let mut begin = 0;
-    let filtered = arrays.into_iter().map(|array| {
-        let selected = BooleanArray::new(mask.slice(begin, array.len()), None);
-        begin += array.len();
-        filter(&array, &selected).map_err(|e| Error::other(e.to_string()).with_source(e))
-    });
-    filtered.collect()
-}
-
-/// Cuts columns of several arrays each at common rows; returns the batches, each with its number of rows.
-pub fn align(columns: &[Vec<ArrayRef>], rows: usize) -> Vec<(usize, Vec<ArrayRef>)> {
-    if columns.iter().all(|arrays| arrays.len() == 1) {
-        return vec![(
-            rows,
-            columns
-                .iter()
-                .map(|arrays| ArrayRef::clone(&arrays[0]))
-                .collect(),
-        )];
-    }
-    let mut cuts: Vec<usize> = columns
-        .iter()
-        .flat_map(|arrays| {
-            arrays.iter().scan(0, |at, array| {
-                *at += array.len();
-                Some(*at)
-            })
-        })
-        .collect();
-    cuts.sort_unstable();
-    cuts.dedup();
-    let mut start = 0;
-    let mut batches = Vec::new();
-    for end in cuts {
-        if end > start {
-            let slices = columns
-                .iter()
-                .map(|arrays| slice_at(arrays, start, end - start))
-                .collect();
-            batches.push((end - start, slices));
-            start = end;
-        }
-    }
-    batches
-}
-
-/// The `length` rows from `start`, which lie in one array: the cuts include the end of every array.
-fn slice_at(arrays: &[ArrayRef], mut start: usize, length: usize) -> ArrayRef {
-    for array in arrays {
-        if start < array.len() {
-            return array.slice(start, length);
-        }
-        start -= array.len();
-    }
-    arrow_array::new_empty_array(arrays[0].data_type())
 }
 
 /// Decoded columns of the same number of rows.

@@ -4,6 +4,7 @@
 //! memory limit. [`seal`] is the block of checksums that it adds to each file. [`mod@file`] opens a file and checks
 //! it. [`decode`] decodes column chunks to Arrow arrays. [`types`] defines which Arrow types Parquet supports.
 
+pub(crate) mod arrays;
 mod chunks;
 pub mod decode;
 mod dictionary;

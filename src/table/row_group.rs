@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files::OpenPart;
 use crate::files::expr::Filter;
 use crate::files::key_ranges::{KeyRanges, Overlap};
-use crate::parquet::decode::align;
+use crate::parquet::arrays::align;
 use crate::parquet::row_ranges::RowRanges;
 use crate::parquet::types::batch_with_row_count;
 

@@ -14,7 +14,7 @@ use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, Selection, build_b
 use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
 use crate::files::run_blocking;
-use crate::parquet::decode::filter_arrays;
+use crate::parquet::arrays::filter_arrays;
 use crate::parquet::page_selection::RowSelection;
 use crate::parquet::row_ranges::RowRanges;
 
@@ -143,7 +143,8 @@ impl SnapshotReader {
         let mut column_arrays = self.read_columns(row_group, &missing, &selection).await?;
         let (projection, schema) = (projection.to_vec(), Arc::clone(schema));
         run_blocking(move || {
-            for (column, arrays) in columns {
+            let filter_columns = columns.into_iter();
+            for (column, arrays) in filter_columns.filter(|(c, _)| projection.contains(c)) {
                 column_arrays.insert(column, filter_arrays(arrays, mask.as_ref())?);
             }
             build_batches(&column_arrays, &projection, selection.num_rows(), &schema)

@@ -15,7 +15,7 @@ use arrow_array::ArrayRef;
 use super::RunFile;
 use crate::error::Result;
 use crate::files::{OpenPart, RowGroupSelection, open_with_indexes};
-use crate::parquet::decode::slice_arrays;
+use crate::parquet::arrays::slice_arrays;
 use crate::parquet::narrow::copy_rows;
 use crate::parquet::page_selection::RowSelection;
 use crate::parquet::row_ranges::RowRanges;

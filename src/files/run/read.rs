@@ -21,7 +21,7 @@ use crate::files::{
     BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, run_blocking,
 };
 use crate::parquet::Cancel;
-use crate::parquet::decode::align;
+use crate::parquet::arrays::align;
 use crate::parquet::nested::contains_type;
 use crate::parquet::page_selection::{GroupPages, RowSelection};
 use crate::parquet::row_ranges::RowRanges;
