@@ -79,6 +79,7 @@ __all__ = [
     "sha3_256",
     "source_task",
     "split_scan",
+    "split_verification",
     "stage_rows",
     "stage_source_rows",
     "staged_sizes",
@@ -87,6 +88,7 @@ __all__ = [
     "update_pipeline",
     "vacuum_pipeline",
     "verify_dataset",
+    "verify_table",
     "widen",
     "with_columns",
     "write_dataset",
@@ -435,7 +437,6 @@ class TableHandle:
     def count(self, predicate: str | Predicate | None, limit: int | None, use_stats: bool) -> int: ...
     def explain(self, predicate: str | Predicate | None, use_stats: bool) -> _ScanPlanFields: ...
     def check(self) -> _CheckFields: ...
-    def verify(self) -> _VerifyFields: ...
     def changes(self, since: int, columns: list[str] | None) -> Scan: ...
     def replace_rows(
         self,
@@ -526,6 +527,10 @@ class ChainHandle:
     def compact(self, target_bytes: int, options: _Options, timeout: float) -> tuple[str, str, int, int] | None: ...
     def vacuum(self, older_than: float, dry_run: bool) -> tuple[list[str], int]: ...
 
+def verify_table(snapshot: TableHandle) -> _VerifyFields: ...
+def split_verification(
+    snapshot: TableHandle, count: int, min_bytes: int, max_bytes: int
+) -> tuple[list[bytes], list[tuple[str, str]]]: ...
 def split_scan(
     snapshot: TableHandle,
     predicate: str | Predicate | None,

@@ -29,6 +29,7 @@ mod table;
 mod table_results;
 mod task_changes;
 mod value;
+mod verify;
 
 use pyo3::prelude::*;
 
@@ -46,6 +47,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dataset::register(module)?;
     scan::register(module)?;
     scan_tasks::register(module)?;
+    verify::register(module)?;
     staged_rows::register(module)?;
     task_changes::register(module)?;
     rewrite_tasks::register(module)?;

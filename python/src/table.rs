@@ -33,9 +33,7 @@ use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
-use crate::table_results::{
-    CheckFields, FileListFields, ScanPlanFields, VacuumFields, VerifyFields,
-};
+use crate::table_results::{CheckFields, FileListFields, ScanPlanFields, VacuumFields};
 
 #[pymethods]
 impl TableHandle {
@@ -234,24 +232,6 @@ impl TableHandle {
             missing: report.missing,
             mismatched: report.mismatched,
             orphans: report.orphans,
-        })
-    }
-
-    /// Verifies all bytes of the snapshot.
-    fn verify(&self, py: Python<'_>) -> PyResult<VerifyFields> {
-        let table = into_py_result(py, self.table())?;
-        let manifest = Arc::clone(&self.manifest);
-        let version = manifest.version;
-        let report = run(
-            py,
-            move || async move { table::verify(&table, manifest).await },
-        )?;
-        Ok(VerifyFields {
-            version,
-            files: report.files,
-            rows: report.rows,
-            bytes: report.bytes,
-            problems: report.problems,
         })
     }
 

@@ -32,6 +32,9 @@ pub(crate) struct CheckFields {
     pub(crate) orphans: Vec<String>,
 }
 
+/// Damaged objects by path, with the reason.
+pub(crate) type Problems = Vec<(String, String)>;
+
 /// The fields of `pds.table.results.VerifyResult`.
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct VerifyFields {
@@ -39,7 +42,7 @@ pub(crate) struct VerifyFields {
     pub(crate) files: u64,
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
-    pub(crate) problems: Vec<(String, String)>,
+    pub(crate) problems: Problems,
 }
 
 /// The fields of `pds.table.results.VacuumResult`.

@@ -28,7 +28,7 @@ use crate::versions::{ListWriter, RollLists, find_mergeable, roll_transactions};
 /// The maximum number of segments that are read concurrently.
 const CONCURRENT_SEGMENTS: usize = 16;
 /// The maximum size of a segment.
-const MAX_SEGMENT_BYTES: u64 = 256 << 20;
+pub(super) const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
 /// The maximum total size of segments that are merged: a commit has to write the result.
 const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;

@@ -84,7 +84,7 @@ pub use self::task_changes::{
 };
 pub use self::task_commit::{TaskOperation, TasksCommitted, commit_changes};
 pub use self::upsert::{ReplaceTarget, replace_rows};
-pub use self::verify::{VerifyReport, verify};
+pub use self::verify::{VerificationTasks, VerifyReport, split_verification, verify};
 pub use self::write::{TableWriteOptions, write};
 pub(crate) use self::write::{align_to_schema, check_idempotency_key};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};

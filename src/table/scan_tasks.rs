@@ -35,6 +35,15 @@ pub struct TaskSizes {
     pub max_bytes: u64,
 }
 
+impl TaskSizes {
+    /// The most bytes that a task of more than one of `files` reads.
+    fn limit(self, files: &[SnapshotFile], share: &ReadShare) -> u64 {
+        let read = files.iter().map(|f| share.of(f.file.size_bytes));
+        let limit = read.fold(0, u64::saturating_add) / self.count.max(1);
+        limit.max(self.min_bytes).min(self.max_bytes)
+    }
+}
+
 /// Splits a scan of columns of the rows that match a predicate into tasks. Files without such rows, as far as statistics
 /// tell, are left out. A table without such files has no tasks. Refuses a predicate that is not deterministic, because each task
 /// evaluates it again. A task is a manifest as JSON, compressed with zstd.
@@ -57,12 +66,7 @@ pub async fn split_scan(
     };
     let share = ReadShare::new(&columns, names, filter.as_deref())?;
     let files = SnapshotReader::find_files(table, Arc::clone(&manifest), filter).await?;
-    let total = files
-        .iter()
-        .map(|f| share.of(f.file.size_bytes))
-        .fold(0, u64::saturating_add);
-    let limit = total / sizes.count.max(1);
-    let limit = limit.max(sizes.min_bytes).min(sizes.max_bytes);
+    let limit = sizes.limit(&files, &share);
     let common = without_files(&manifest);
     let targets = Targets::of(&manifest.tombstones, &files);
     let tasks = group_by_size(&files, &share, limit).into_iter();
@@ -73,6 +77,26 @@ pub async fn split_scan(
         tokio::task::yield_now().await;
     }
     Ok(packed)
+}
+
+/// As [`split_scan`] of all rows, with tasks that keep the statistics of files.
+pub(super) async fn split_files(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    sizes: TaskSizes,
+) -> Result<Vec<Vec<u8>>> {
+    let columns = TableColumns::from_manifest(&manifest)?;
+    let share = ReadShare::new(&columns, None, None)?;
+    let files = SnapshotReader::find_files(table, Arc::clone(&manifest), None).await?;
+    let common = without_files(&manifest);
+    let targets = Targets {
+        keeps_statistics: true,
+        ..Targets::of(&manifest.tombstones, &files)
+    };
+    let groups = group_by_size(&files, &share, sizes.limit(&files, &share)).into_iter();
+    groups
+        .map(|files| pack(&targets.restrict(&common, files)))
+        .collect()
 }
 
 /// Tasks of groups of files, given as positions in `files`, which are all of the version.
@@ -235,6 +259,8 @@ struct Targets<'a> {
     tombstones: &'a [Tombstones],
     /// Positions among the tombstone files, by the path of the file.
     by_path: HashMap<&'a str, Vec<usize>>,
+    /// Whether tasks have the statistics of their files, which have told a scan what they can.
+    keeps_statistics: bool,
 }
 
 impl<'a> Targets<'a> {
@@ -249,6 +275,7 @@ impl<'a> Targets<'a> {
         Self {
             tombstones,
             by_path,
+            keeps_statistics: false,
         }
     }
 
@@ -267,10 +294,11 @@ impl<'a> Targets<'a> {
         });
         let data_files = files.iter().map(|listed| {
             let mut file = listed.file.clone();
-            // They have told what they can.
-            file.min.clear();
-            file.max.clear();
-            file.null_counts.clear();
+            if !self.keeps_statistics {
+                file.min.clear();
+                file.max.clear();
+                file.null_counts.clear();
+            }
             file
         });
         TableManifest {

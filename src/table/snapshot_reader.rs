@@ -205,7 +205,7 @@ impl SnapshotReader {
     }
 
     /// Converts an error in reading an object of the snapshot: if the object is missing, says why.
-    async fn missing_object_error(&self, path: &str, error: Error) -> Error {
+    pub(super) async fn missing_object_error(&self, path: &str, error: Error) -> Error {
         self.table
             .missing_object_error(self.manifest.version, path, error)
             .await
@@ -458,12 +458,20 @@ impl SnapshotReader {
 /// Refuses a file that is not the one that the manifest describes: rows would be lost or added.
 fn check_file(part: &OpenPart, file: &DataFile) -> Result<()> {
     let (length, rows) = (part.file.length, part.file.rows());
-    if (length, rows) == (file.size_bytes, file.total_rows) {
+    let groups = part.file.metadata().num_row_groups() as u64;
+    // Files that are no table's own are listed without their row groups.
+    let listed_groups = if file.row_group_count == 0 {
+        groups
+    } else {
+        file.row_group_count
+    };
+    if (length, rows, groups) == (file.size_bytes, file.total_rows, listed_groups) {
         return Ok(());
     }
     let message = format!(
-        "{:?} has {length} bytes and {rows} rows; the manifest expects {} bytes and {} rows",
-        file.path, file.size_bytes, file.total_rows
+        "{:?} has {length} bytes, {rows} rows and {groups} row groups; the manifest expects {} bytes, {} rows and \
+         {} row groups",
+        file.path, file.size_bytes, file.total_rows, file.row_group_count
     );
     Err(Error::new(ErrorKind::PartCorrupted, message).with_path(&part.path))
 }

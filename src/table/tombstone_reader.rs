@@ -38,32 +38,14 @@ pub(super) async fn read_lines(
     files: &FileIndex<'_>,
 ) -> Result<Vec<TombstoneLine>> {
     let reads = tombstones.into_iter().map(|tombstone_file| async move {
-        let path = table.path(&tombstone_file.path);
-        let request =
-            table
-                .store()
-                .get_at_most(&path, GetOptions::default(), tombstone::MAX_TOMBSTONE_BYTES);
-        match request.await {
-            Ok((bytes, _)) => {
-                let length = bytes.len() as u64;
-                if length != tombstone_file.size_bytes {
-                    // Lines that are cut off would bring rows back.
-                    let expected = tombstone_file.size_bytes;
-                    let reason = format!("it has {length} bytes, the manifest says {expected}");
-                    return Err(corrupted_error(&tombstone_file.path, &reason).with_path(&path));
-                }
-                let parsed = tombstone::parse(&bytes, &tombstone_file.path);
-                let mut lines = parsed.map_err(|e| e.with_path(&path))?;
-                // Lines about files that the manifest does not name for this tombstone do not count,
-                // although such a file may have come back.
-                let targets: HashSet<&str> = files.targets_of(tombstone_file).collect();
-                lines.retain(|line| targets.contains(line.file.as_str()));
-                Ok(lines)
-            }
-            Err(e) => Err(table
-                .missing_object_error(manifest.version, &tombstone_file.path, e)
-                .await),
-        }
+        let read = read_file(table, manifest, tombstone_file).await;
+        // Lines about files that the manifest does not name for this tombstone do not count,
+        // although such a file may have come back.
+        let targets: HashSet<&str> = files.targets_of(tombstone_file).collect();
+        read.map(|mut lines| {
+            lines.retain(|line| targets.contains(line.file.as_str()));
+            lines
+        })
     });
     // A Vec, because the future of the iterator itself would not be Send.
     let tasks: Vec<_> = reads.collect();
@@ -72,6 +54,36 @@ pub(super) async fn read_lines(
         .try_collect()
         .await?;
     Ok(lines.into_iter().flatten().collect())
+}
+
+/// All lines of a snapshot's tombstone file.
+pub(super) async fn read_file(
+    table: &Table,
+    manifest: &TableManifest,
+    tombstone_file: &Tombstones,
+) -> Result<Vec<TombstoneLine>> {
+    let path = table.path(&tombstone_file.path);
+    let options = GetOptions::default();
+    let request = table
+        .store()
+        .get_at_most(&path, options, tombstone::MAX_TOMBSTONE_BYTES);
+    let bytes = match request.await {
+        Ok((bytes, _)) => bytes,
+        Err(e) => {
+            return Err(table
+                .missing_object_error(manifest.version, &tombstone_file.path, e)
+                .await);
+        }
+    };
+    let length = bytes.len() as u64;
+    if length != tombstone_file.size_bytes {
+        // Lines that are cut off would bring rows back.
+        let expected = tombstone_file.size_bytes;
+        let reason = format!("it has {length} bytes, the manifest says {expected}");
+        return Err(corrupted_error(&tombstone_file.path, &reason).with_path(&path));
+    }
+    let parsed = tombstone::parse(&bytes, &tombstone_file.path);
+    parsed.map_err(|e| e.with_path(&path))
 }
 
 /// The pairs of a tombstone file and one of some data files that it is about. Equal pairs mean equal deletions.

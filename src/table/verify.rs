@@ -1,19 +1,27 @@
 //! Verifies every byte that a version of a table consists of.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
 use arrow_select::concat::concat;
 use futures::{StreamExt, stream};
+use object_store::GetOptions;
 use serde_json::Value;
 
-use super::Table;
-use super::format::{DataFile, TableManifest};
+use super::format::{DataFile, Segment, TableManifest, Tombstones, corrupted_error};
+use super::listing::MAX_SEGMENT_BYTES;
+use super::scan_tasks::{TaskSizes, split_files};
 use super::snapshot_reader::SnapshotReader;
+use super::tombstone::{Deletions, TombstoneScope};
+use super::tombstone_reader::read_file;
+use super::{Table, segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::{Statistics, extreme_value, from_json};
 use crate::files::{OpenPart, TableColumns, field_indices_by_id, field_indices_by_name};
+use crate::parquet::panic_text;
+use crate::versions::verify_transactions;
 
 /// Number of files that are read at once.
 const CONCURRENT_FILES: usize = 4;
@@ -33,33 +41,33 @@ pub struct VerifyReport {
     pub problems: Vec<(String, String)>,
 }
 
-/// Reads the lists of files, the tombstones and all data files of a version. Files are compared with their checksums
-/// and their entries in the lists, and all their columns are decoded.
+/// Tasks of a verification for other processes, and what was found without them.
+#[derive(Debug, Clone, Default)]
+pub struct VerificationTasks {
+    /// As of [`super::split_scan`], with the statistics of the files.
+    pub tasks: Vec<Vec<u8>>,
+    /// The problems of lists.
+    pub problems: Vec<(String, String)>,
+}
+
+/// Reads the lists of files and of transactions, the tombstones and all data files of a version. Lists are compared with
+/// their entries, files with their checksums and entries, and all their columns are decoded.
 pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<VerifyReport> {
-    let mut report = VerifyReport::default();
-    let files = match SnapshotReader::find_files(table, Arc::clone(&manifest), None).await {
-        Ok(files) => files,
-        Err(e) => {
-            report.problems.push(to_problem(table, "", e)?);
-            return Ok(report);
+    let (mut sound, mut problems) = verify_lists(table, &manifest).await?;
+    let mut entries = Vec::new();
+    for entry in std::mem::take(&mut sound.tombstones) {
+        match verify_tombstones(table, &manifest, &entry).await {
+            Ok(()) => entries.push(entry),
+            Err(e) => problems.push(to_problem(table, &entry.path, e)?),
         }
+    }
+    sound.tombstones = entries;
+    let reader = SnapshotReader::new(table, Arc::new(sound), None).await?;
+    let mut report = VerifyReport {
+        files: reader.files.len() as u64,
+        problems,
+        ..VerifyReport::default()
     };
-    let columns = TableColumns::from_manifest(&manifest)?;
-    let open =
-        |manifest| SnapshotReader::with_files(table, manifest, columns.clone(), files.clone());
-    let reader = match open(Arc::clone(&manifest)).await {
-        Ok(reader) => reader,
-        Err(e) => {
-            report.problems.push(to_problem(table, "", e)?);
-            // The files can be read without the deletions.
-            let undeleted = TableManifest {
-                tombstones: Vec::new(),
-                ..(*manifest).clone()
-            };
-            open(Arc::new(undeleted)).await?
-        }
-    };
-    report.files = reader.files.len() as u64;
     let checks = (0..reader.files.len()).map(|file| {
         let reader = &reader;
         async move { (file, verify_file(table, reader, file).await) }
@@ -79,18 +87,152 @@ pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<Verif
     Ok(report)
 }
 
+/// Verifies the lists of a version, and splits its files into tasks that are verified each.
+pub async fn split_verification(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    sizes: TaskSizes,
+) -> Result<VerificationTasks> {
+    let (sound, problems) = verify_lists(table, &manifest).await?;
+    let tasks = split_files(table, Arc::new(sound), sizes).await?;
+    Ok(VerificationTasks { tasks, problems })
+}
+
+/// The version without its damaged lists, and the problems of these.
+async fn verify_lists(
+    table: &Table,
+    manifest: &TableManifest,
+) -> Result<(TableManifest, Vec<(String, String)>)> {
+    let columns = TableColumns::from_manifest(manifest)?;
+    let (mut sound, mut problems) = (manifest.clone(), Vec::new());
+    sound.segments.clear();
+    for segment in &manifest.segments {
+        match verify_segment(table, &columns, segment).await {
+            Ok(()) => sound.segments.push(segment.clone()),
+            Err(e) => {
+                let error = table.missing_object_error(manifest.version, &segment.path, e);
+                problems.push(to_problem(table, &segment.path, error.await)?);
+            }
+        }
+    }
+    for list in &manifest.older_transactions {
+        if let Err(e) = verify_transactions(table, list).await {
+            let error = table.missing_object_error(manifest.version, &list.path, e);
+            problems.push(to_problem(table, &list.path, error.await)?);
+        }
+    }
+    Ok((sound, problems))
+}
+
+/// Compares a list of files with its entry in the manifest.
+async fn verify_segment(table: &Table, columns: &TableColumns, segment: &Segment) -> Result<()> {
+    let path = table.path(&segment.path);
+    let options = GetOptions::default();
+    let (bytes, _) = table
+        .store()
+        .get_at_most(&path, options, MAX_SEGMENT_BYTES)
+        .await?;
+    let differs = |what: &str| {
+        corrupted_error(
+            &segment.path,
+            &format!("{what} differ from those in the manifest"),
+        )
+    };
+    if bytes.len() as u64 != segment.size_bytes {
+        return Err(differs("its bytes"));
+    }
+    let files = segment::decode(&bytes, segment)?;
+    if files.iter().map(|file| file.total_rows).sum::<u64>() != segment.total_rows {
+        return Err(differs("its rows"));
+    }
+    for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
+        for (bounds, largest) in [(&segment.min, false), (&segment.max, true)] {
+            let Some(bound) = bounds.get(id) else {
+                continue;
+            };
+            let own = |file: &DataFile| {
+                if largest {
+                    file.max.get(id)
+                } else {
+                    file.min.get(id)
+                }
+                .cloned()
+            };
+            let is_within = |value| bounds_value(bound, &value, field.data_type(), largest);
+            if !files.iter().filter_map(own).all(is_within) {
+                return Err(differs("its bounds"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads a tombstone file, and whether it deletes more rows than were counted.
+async fn verify_tombstones(
+    table: &Table,
+    manifest: &TableManifest,
+    entry: &Tombstones,
+) -> Result<()> {
+    let lines = read_file(table, manifest, entry).await?;
+    let counts = lines.iter().map(|line| match &line.deleted {
+        TombstoneScope::Rows(_, rows) => Some(rows.len()),
+        TombstoneScope::RowGroup(_) | TombstoneScope::Keys(..) => None,
+    });
+    let rows: Option<u64> = counts.sum();
+    match rows.zip(entry.deleted_rows) {
+        // It counts rows of files, too, that have left with all of their rows.
+        Some((rows, counted)) if rows > counted => {
+            let reason = format!("it deletes {rows} rows, the manifest says {counted}");
+            Err(corrupted_error(&entry.path, &reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 async fn verify_file(table: &Table, reader: &SnapshotReader, file: usize) -> Result<()> {
+    let data_file = &reader.files[file].file;
     let mut rereads = 0;
     loop {
         let part = reader.open_file(file).await?;
         reader.all_row_groups(file, &part)?;
-        check_statistics(&part, &reader.files[file].file)?;
+        check_deletions(&part, reader.deletions_of(file))?;
+        // Bounds that are none of the type make arrow-rs panic.
+        let check = AssertUnwindSafe(|| check_statistics(&part, data_file));
+        std::panic::catch_unwind(check).unwrap_or_else(|panic| {
+            let reason = panic_text(panic.as_ref());
+            Err(Error::new(ErrorKind::PartCorrupted, reason))
+        })?;
         match part.verify(table.store()).await {
             // A retried request wrote the file a second time, with the same content.
             Err(e) if e.kind() == ErrorKind::Conflict && rereads < MAX_REREADS => rereads += 1,
-            result => return result,
+            Err(e) => return Err(reader.missing_object_error(&data_file.path, e).await),
+            Ok(()) => return Ok(()),
         }
     }
+}
+
+/// Whether the file has the rows that tombstones delete.
+fn check_deletions(part: &OpenPart, deletions: Option<&Deletions>) -> Result<()> {
+    let groups = part.file.metadata().row_groups();
+    let rows_of = |group: u32| {
+        let group = groups.get(usize::try_from(group).ok()?)?;
+        Some(group.num_rows().unsigned_abs())
+    };
+    let Some(deletions) = deletions else {
+        return Ok(());
+    };
+    let mut of_rows = deletions.rows.iter();
+    let mut of_groups = deletions.groups.iter();
+    let fit = of_groups.all(|group| rows_of(*group).is_some())
+        && of_rows.all(|(group, rows)| {
+            let last = rows.max().map_or(0, u64::from);
+            rows_of(*group).is_some_and(|count| rows.is_empty() || last < count)
+        });
+    if fit {
+        return Ok(());
+    }
+    let message = "a tombstone deletes rows that the file does not have";
+    Err(Error::new(ErrorKind::PartCorrupted, message))
 }
 
 /// Compares the statistics in the list of files, by which scans leave files out, with those in the footer. They may bound
@@ -98,7 +240,14 @@ async fn verify_file(table: &Table, reader: &SnapshotReader, file: usize) -> Res
 fn check_statistics(part: &OpenPart, file: &DataFile) -> Result<()> {
     let schema = part.file.stored_schema();
     let fields = match &file.columns {
-        Some(names) => field_indices_by_name(&part.file.schema, names),
+        Some(names) => {
+            let fields = field_indices_by_name(&part.file.schema, names);
+            if fields.len() < names.len() {
+                let message = format!("{:?} lacks columns that the list of files names", file.path);
+                return Err(Error::new(ErrorKind::PartCorrupted, message));
+            }
+            fields
+        }
         None => field_indices_by_id(&part.file.schema),
     };
     let mut ids = vec![u32::MAX; schema.fields().len()];
@@ -141,20 +290,18 @@ fn bounds_value(bound: &Value, value: &Value, data_type: &DataType, largest: boo
         .is_none_or(|extreme| extreme.as_ref() == bound.as_ref())
 }
 
-/// The object and the reason, for an error that tells of damage; `path` is the object's where the error names none. Other
-/// errors stay errors.
+/// The object and the reason, for an error that tells of damage. Other errors stay errors.
 fn to_problem(table: &Table, path: &str, error: Error) -> Result<(String, String)> {
     let is_damage = matches!(
         error.kind(),
-        ErrorKind::PartCorrupted | ErrorKind::ManifestCorrupted
+        ErrorKind::PartCorrupted | ErrorKind::ManifestCorrupted | ErrorKind::TooLarge
     );
     if !is_damage {
         return Err(error);
     }
-    let named = error.path().filter(|_| path.is_empty()).unwrap_or(path);
-    let relative = named.strip_prefix(&format!("{}/", table.root()));
+    let relative = path.strip_prefix(&format!("{}/", table.root()));
     Ok((
-        relative.unwrap_or(named).to_owned(),
+        relative.unwrap_or(path).to_owned(),
         error.message().to_owned(),
     ))
 }

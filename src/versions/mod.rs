@@ -58,5 +58,7 @@ pub use self::pointer::Pointer;
 pub use self::removal::remove_versions;
 pub(crate) use self::staged::{Staged, remove};
 pub use self::tag::Tag;
-pub(crate) use self::transactions::{find_replay, roll_transactions};
+pub(crate) use self::transactions::{
+    find_replay, roll_transactions, verify_list as verify_transactions,
+};
 pub use self::vacuum::Vacuumable;

@@ -220,6 +220,14 @@ async fn missing_list_error<M: Versioned>(
     }
 }
 
+/// Reads a list, and compares it with its entry in the manifest.
+pub(crate) async fn verify_list<M: Versioned>(
+    folder: &Folder<M>,
+    list: &TransactionList,
+) -> Result<()> {
+    load(folder, list).await.map(drop)
+}
+
 async fn load<M: Versioned>(folder: &Folder<M>, list: &TransactionList) -> Result<Vec<Record>> {
     let path = folder.path(&list.path);
     let store = folder.store();

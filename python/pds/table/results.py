@@ -81,8 +81,8 @@ class VerifyResult:
         files: The number of data files.
         rows: The number of rows in the files without damage, including deleted rows.
         bytes: The size of the files without damage, in bytes.
-        problems: The objects that are missing or damaged, sorted: the path, relative to the table, and the reason. If
-            a list of files is one of them, its files are not verified.
+        problems: The objects that are missing or damaged, sorted: the path, relative to the table, and the reason. The
+            files of a damaged list of files are not verified.
     """
 
     version: int

@@ -284,8 +284,9 @@ class Table(Writes):
     def verify(self) -> VerifyResult:
         """Read every byte of this snapshot: the lists of files, the tombstones and all data files.
 
-        The bytes are compared with their checksums, the size and the number of rows of each file with the list of
-        files, and all columns are decoded. Few columns are in memory at a time.
+        Data files are compared with their checksums, and their sizes, numbers of rows and statistics with the list of
+        files; all columns are decoded, of which few are in memory at a time. Lists and tombstones have no checksums:
+        they are compared with what the manifest says of them.
 
         Returns:
             What was read, and the objects that are missing or damaged. Damage is no error.
@@ -293,7 +294,7 @@ class Table(Writes):
         Raises:
             VersionExpired: A vacuum removed the version.
         """
-        return VerifyResult(**self._handle.verify())
+        return VerifyResult(**_pds.verify_table(self._handle))
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.

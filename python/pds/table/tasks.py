@@ -71,7 +71,7 @@ class ScanTask(Rows):
     def verify(self) -> VerifyResult:
         """Verify the files of the task, as `Table.verify` does."""
         handle = _pds.open_scan_task(native_handle(self._store), self._path, self._files)
-        return VerifyResult(**handle.verify())
+        return VerifyResult(**_pds.verify_table(handle))
 
     def to_bytes(self) -> bytes:
         """Return the list of files, without the columns and the filter."""
@@ -79,6 +79,14 @@ class ScanTask(Rows):
 
     def __repr__(self) -> str:
         return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
+
+
+def split_verification(
+    table: Table, count: int, min_bytes: int, max_bytes: int
+) -> tuple[list[ScanTask], list[tuple[str, str]]]:
+    """Verify the lists of a snapshot. Return tasks whose files are to be verified, and the problems of the lists."""
+    tasks, problems = _pds.split_verification(table._handle, count, min_bytes, max_bytes)  # noqa: SLF001 of the same package
+    return [ScanTask(table.store, table.path, None, None, files) for files in tasks], problems
 
 
 def pack_columns(table: Table) -> bytes:

@@ -70,6 +70,7 @@ def test_files_elsewhere_are_copied(table: pds.Table, store: pds.Store) -> None:
     assert table.history(1)[0]["operation"]["name"] == "add_files"
     assert table.scan_changes(2).count() == 100
     assert table.check().ok
+    assert table.refresh().verify().ok
 
 
 def test_files_of_the_folder_stay_where_they_are(table: pds.Table, store: pds.Store) -> None:

@@ -303,6 +303,7 @@ def test_random_changes(local_store: pds.Store, tmp_path: Path, seed: int) -> No
         if step % 10 == 9:
             assert independent.check(root) == [], (says, independent.check(root))
     assert table.check().ok
+    assert table.refresh().verify().ok
     changes.vacuum(rows)
     assert independent.versions(root) == sorted({*changes.seen, table.version})
     assert independent.objects(root) == independent.named(root)
@@ -438,6 +439,7 @@ def check_golden(folder: Path, table: pds.Table, golden: Path) -> None:
         assert old.scan().count() == len(found["rows"])
     assert str(table.version) == [*versions][-1]
     assert table.check().ok
+    assert table.refresh().verify().ok
 
 
 def test_long_tombstone_files_are_packed(tmp_path: Path) -> None:
@@ -659,6 +661,7 @@ def test_another_engine_appends_and_deletes(table: pds.Table, root: Path, runs: 
     assert table.optimize.compact() is not None
     assert ids(table, root) == [*left, 34, 40]
     assert table.check().ok
+    assert table.refresh().verify().ok
     table.vacuum(NOW)
     assert ids(table, root) == [*left, 34, 40]
     assert independent.check(root) == []
@@ -697,6 +700,7 @@ def test_segments_of_another_engine(table: pds.Table, root: Path) -> None:
     assert table.scan(["id"], where="id >= 33 AND id < 43").to_pyarrow()["id"].to_pylist() == [33, 36, 37, 42]
     assert table.scan(where="id < 30").explain().files_read == 3
     assert table.check().ok
+    assert table.refresh().verify().ok
     # A whole file of a list, some rows of one, and one behind the lists.
     table.delete("id + 0 IN (32, 33, 36, 48, 49)")
     left = [n for n in left if n not in {32, 33, 36, 48, 49}]

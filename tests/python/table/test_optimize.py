@@ -195,6 +195,7 @@ def test_compaction_makes_few_of_many_tombstones(store: pds.Store) -> None:
     table.delete("id < 10000")
     assert table.as_of(restored).scan().count() == left
     assert table.check().ok
+    assert table.refresh().verify().ok
 
 
 def test_deletes_while_tombstones_are_merged(store: pds.Store) -> None:

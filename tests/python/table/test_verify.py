@@ -117,7 +117,25 @@ def test_a_list_of_files_is_damaged(memory_store: pds.Store) -> None:
         copy.write(path.replace("t/", "other/", 1), content)
     result = pds.Table(copy, "other").verify()
     assert [path for path, _ in result.problems] == [segments[-1].removeprefix("t/")]
-    assert result.files == 0
+    assert 0 < result.files == result.rows < 300
+
+
+def test_tombstones_that_tell_of_other_rows(memory_store: pds.Store) -> None:
+    """Of the right length, and valid: their counts differ, or the file does not have the rows."""
+    table = make_table(memory_store)
+    path = max(path for path in objects(memory_store, table.path) if "/tombstone/" in path)
+    good = memory_store.read_bytes(path)
+    for old, new, named in (
+        (b'"row_group":0,', b'"row_group":7,', "data/"),
+        (b"[3,10,17,", b"[3,10,97,", "data/"),
+        (b"[3,10,17,", b"[3,1,2,9,", "tombstone/"),
+    ):
+        memory_store.write(path, good.replace(old, new, 1), overwrite=True)
+        result = pds.Table(memory_store, table.path).verify()
+        assert [problem[0].startswith(named) for problem in result.problems] == [True], (new, result)
+        assert result.rows == (300 if named == "data/" else 400)
+    memory_store.write(path, good, overwrite=True)
+    assert table.verify().ok
 
 
 def test_a_version_that_was_vacuumed(store: pds.Store) -> None:
