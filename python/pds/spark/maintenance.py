@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pds.errors import CommitConflict, TransactionExpired
 from pds.spark.changes import check_target, flatten, run_tasks
+from pds.spark.options import TASK_SIZES
+from pds.table.results import VerifyResult
 from pds.table.rewrite_tasks import Rewrite
+from pds.table.tasks import split_verification
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -16,10 +20,11 @@ if TYPE_CHECKING:
 
     from pds import Table
     from pds.table.results import CommitResult
+    from pds.table.tasks import ScanTask
 
     Where = str | pc.Expression
 
-__all__ = ["compact"]
+__all__ = ["compact", "verify"]
 
 # The most groups of files of a job: then they are committed.
 _GROUPS: Final = 128
@@ -68,6 +73,39 @@ def compact(
     if result is None and conflict is not None:
         raise conflict
     return result
+
+
+def verify(spark: SparkSession, table: Table) -> VerifyResult:
+    """Read every byte of the snapshot that a table shows, by tasks.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table. The executors must be able to reach its store.
+
+    Returns:
+        As ``Table.verify``.
+
+    Raises:
+        InvalidInput, InvalidType: An argument is not valid, or the store cannot be sent to the executors.
+        VersionExpired: A vacuum removed the version before the job.
+        pyspark.errors.PySparkException: The job failed.
+    """
+    check_target(table)
+    tasks, problems = split_verification(table, **TASK_SIZES)
+    results = [json.loads(message) for message in flatten(run_tasks(spark, [_VerifyTask(task) for task in tasks]))]
+    # A tombstone file is read by each task that has files of it.
+    all_problems = {*problems, *((path, reason) for result in results for path, reason in result["problems"])}
+    totals = {name: sum(result[name] for result in results) for name in ("files", "rows", "bytes")}
+    return VerifyResult(table.version, **totals, problems=sorted(all_problems))
+
+
+@dataclass(frozen=True)
+class _VerifyTask:
+    task: ScanTask
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        del threads
+        return [json.dumps(asdict(self.task.verify())).encode()]
 
 
 def _add(before: CommitResult | None, last: CommitResult | None) -> CommitResult | None:

@@ -35,12 +35,16 @@ def spark_environment() -> None:
 
 @pytest.fixture(scope="session")
 def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores that tries a task up to four times, in a zone that is not UTC."""
+    """A session with two cores that tries a task up to four times, in a zone that is not UTC.
+
+    The variable PDS_SPARK_MASTER names another master.
+    """
     folder = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.host": LOOPBACK,
         "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
         "spark.local.dir": f"{folder}/local",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "America/St_Johns",
@@ -50,7 +54,7 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master("local[2,4]").appName("pds tests")
+    builder = SparkSession.builder.master(os.environ.get("PDS_SPARK_MASTER", "local[2,4]")).appName("pds tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -15,8 +15,7 @@ import pds
 import pds.spark
 from pds.spark import engine as module
 from producers.model import Changes, Model, Source, Stage
-from producers.pipelines import compare, declare, to_changes
-from producers.test_model import CASES, build_model
+from producers.pipelines import compare, declare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,25 +34,6 @@ TINY = {"page_rows": 2, "file_rows": 4}
 def split_engine(spark: SparkSession) -> pds.spark.SparkEngine:
     """One whose stages are computed by as many tasks as there can be."""
     return pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=1000)
-
-
-@pytest.mark.s3
-@pytest.mark.parametrize("name", CASES)
-def test_vectors(spark: SparkSession, s3_store: pds.Store, name: str) -> None:
-    case = CASES[name]
-    model = build_model(case)
-    sources, stages = list(model.sources.values()), list(model.stages.values())
-    pipeline = declare(s3_store, name, sources, stages, engine=split_engine(spark), **TINY)
-    for update in case.updates:
-        changes = {source: Changes.from_rows(rows) for source, rows in update.changes.items()}
-        if update.error is not None:
-            with pytest.raises(pds.InvalidInput):
-                pipeline.update(to_changes(changes), base_version=update.base_version)
-            continue
-        result = pipeline.update(to_changes(changes), base_version=update.base_version)
-        assert result.version == model.update(changes)
-        assert any(stage.tasks for stage in result.stages.values()) or not any(update.changes.values())
-        compare(s3_store, pipeline, model)
 
 
 def spread(key: int, values: Iterator[str]) -> Iterator[tuple[str, int]]:

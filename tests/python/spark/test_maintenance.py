@@ -185,3 +185,28 @@ def test_arguments_are_checked(spark: SparkSession, target: Target) -> None:
         pds.spark.compact(spark, table, where="nothing = 1")
     with pytest.raises(pds.InvalidType, match="table must be"):
         pds.spark.compact(spark, table.store)  # type: ignore[arg-type]
+
+
+@BOTH_PLACES
+def test_all_bytes_are_verified_by_tasks(
+    spark: SparkSession, target: Target, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "TASK_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    table = make_table(target, "lake/orders")
+    result = pds.spark.verify(spark, table)
+    assert result.ok
+    assert result == table.verify()
+    assert (result.files, result.rows) == (20, 2000)
+    paths = table.files()["path"].to_pylist()
+    for path, content in ((paths[3], None), (paths[17], target.store.read_bytes(f"{table.path}/{paths[5]}"))):
+        target.store.delete(f"{table.path}/{path}")
+        if content is not None:
+            target.store.write(f"{table.path}/{path}", content)
+    (tombstone, *_) = (name for name in target.files() if "/tombstone/" in name)
+    target.store.write(tombstone, b"{", overwrite=True)
+    result = pds.spark.verify(spark, table)
+    expected = sorted([paths[3], paths[17], tombstone.removeprefix(f"{table.path}/")])
+    assert [path for path, _ in result.problems] == expected
+    assert result == table.verify()
+    empty = pds.Table.create(target.store, "none", SCHEMA)
+    assert pds.spark.verify(spark, empty) == empty.verify()
