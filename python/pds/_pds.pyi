@@ -32,11 +32,13 @@ __all__ = [
     "clean_dataset",
     "commit_changes",
     "commit_rewrites",
+    "commit_sort",
     "commit_staged",
     "compact_pipeline",
     "dataset_exists",
     "delete_dataset",
     "discard_changes",
+    "discard_runs",
     "discard_source_rows",
     "discard_staged",
     "drop_column",
@@ -62,10 +64,13 @@ __all__ = [
     "parse_dataset_id",
     "parse_manifest",
     "parse_multihash",
+    "plan_ranges",
     "plan_rewrites",
+    "plan_sort",
     "prepare",
     "preview_pipeline",
     "publish",
+    "range_task",
     "read_dataset",
     "read_manifest",
     "remove_from_pipeline",
@@ -77,6 +82,7 @@ __all__ = [
     "scan_part",
     "schema_event",
     "sha3_256",
+    "sort_task",
     "source_task",
     "split_scan",
     "split_verification",
@@ -583,6 +589,20 @@ def commit_changes(
     commit: _CommitOptions,
 ) -> tuple[_CommitFields | None, TableHandle]: ...
 def discard_changes(store: StoreHandle, path: str, messages: list[bytes]) -> None: ...
+def plan_sort(
+    snapshot: TableHandle, by: list[str] | None, count: int, min_bytes: int, max_bytes: int
+) -> tuple[list[int], list[bytes]]: ...
+def sort_task(
+    store: StoreHandle, path: str, task: bytes, by: list[int], options: _Options, threads: int | None
+) -> bytes: ...
+def plan_ranges(snapshot: TableHandle, messages: list[bytes], target_bytes: int) -> tuple[bytes, list[bytes]]: ...
+def range_task(
+    store: StoreHandle, path: str, task: tuple[bytes, bytes, list[int]], options: _Options, threads: int | None
+) -> bytes: ...
+def commit_sort(
+    snapshot: TableHandle, runs: list[bytes], ranges: list[bytes], options: _Options, timeout: float
+) -> tuple[_CommitFields, TableHandle] | None: ...
+def discard_runs(snapshot: TableHandle, runs: list[bytes]) -> None: ...
 def plan_rewrites(snapshot: TableHandle, target_bytes: int, predicate: str | Predicate | None) -> list[bytes]: ...
 def rewrite_task(store: StoreHandle, path: str, task: bytes, options: _Options, threads: int | None) -> bytes: ...
 def commit_rewrites(

@@ -1,4 +1,4 @@
-//! Compaction by many processes.
+//! Compaction and sorting by many processes.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use pds::Result;
-use pds::table::{self, RewrittenGroup, TableWriteOptions, parse_task};
+use pds::table::{self, RewrittenGroup, SortedRun, TableWriteOptions, TaskSizes, parse_task};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -23,7 +23,13 @@ use crate::task_changes::open_table;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan_rewrites, module)?)?;
     module.add_function(wrap_pyfunction!(rewrite_task, module)?)?;
-    module.add_function(wrap_pyfunction!(commit_rewrites, module)?)
+    module.add_function(wrap_pyfunction!(commit_rewrites, module)?)?;
+    module.add_function(wrap_pyfunction!(plan_sort, module)?)?;
+    module.add_function(wrap_pyfunction!(sort_task, module)?)?;
+    module.add_function(wrap_pyfunction!(plan_ranges, module)?)?;
+    module.add_function(wrap_pyfunction!(range_task, module)?)?;
+    module.add_function(wrap_pyfunction!(commit_sort, module)?)?;
+    module.add_function(wrap_pyfunction!(discard_runs, module)?)
 }
 
 /// The groups of files that a compaction would rewrite, as tasks for [`rewrite_task`].
@@ -83,4 +89,129 @@ fn commit_rewrites(
         table::commit_rewrites(&table, base, groups, &options).await
     })?;
     Ok(compacted.map(|c| snapshot.outcome_and_snapshot(&c.committed, &c.added)))
+}
+
+/// The ids of the columns to sort by, and the files in groups, as tasks for [`sort_task`].
+#[pyfunction]
+fn plan_sort<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    by: Option<Vec<String>>,
+    count: u64,
+    min_bytes: u64,
+    max_bytes: u64,
+) -> PyResult<(Vec<u32>, Vec<Bound<'py, PyBytes>>)> {
+    let table = into_py_result(py, snapshot.table())?;
+    let manifest = Arc::clone(&snapshot.manifest);
+    let sizes = TaskSizes {
+        count,
+        min_bytes,
+        max_bytes,
+    };
+    let plan = run(py, move || async move {
+        table::plan_sort(&table, manifest, by.as_deref(), sizes).await
+    })?;
+    let tasks = plan.tasks.iter().map(|task| PyBytes::new(py, task));
+    Ok((plan.by, tasks.collect()))
+}
+
+/// Sorts the files of a task; the message of it.
+#[pyfunction]
+fn sort_task<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    task: &[u8],
+    by: Vec<u32>,
+    options: PyWriteOptions,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let task = Arc::new(into_py_result(py, parse_task(task))?);
+    let options = TableWriteOptions {
+        threads,
+        ..rewrite_options(py, &options, 0.0)?
+    };
+    let message = run(py, move || async move {
+        table::pack_message(&table::sort_task(&table, task, &by, &options).await?)
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// The files of all messages of [`sort_task`], and the ranges for [`range_task`].
+#[pyfunction]
+fn plan_ranges<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    messages: Vec<Vec<u8>>,
+    target_bytes: u64,
+) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)> {
+    let manifest = Arc::clone(&snapshot.manifest);
+    let plan = run(py, move || async move {
+        let runs = messages.iter().map(|m| table::unpack_message(m));
+        table::plan_ranges(&manifest, runs.collect::<Result<_>>()?, target_bytes)
+    })?;
+    let ranges = plan.ranges.iter().map(|range| PyBytes::new(py, range));
+    Ok((PyBytes::new(py, &plan.runs), ranges.collect()))
+}
+
+/// Writes the rows of a range; the message of it.
+#[pyfunction]
+fn range_task<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    task: (Vec<u8>, Vec<u8>, Vec<u32>),
+    options: PyWriteOptions,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (runs, range, by) = task;
+    let table = open_table(py, store, &path)?;
+    let runs = Arc::new(into_py_result(py, parse_task(&runs))?);
+    let options = TableWriteOptions {
+        threads,
+        ..rewrite_options(py, &options, 0.0)?
+    };
+    let message = run(py, move || async move {
+        let written = table::range_task(&table, runs, &range, &by, &options).await?;
+        table::pack_message(&written)
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// Commits the files of all ranges, and removes those of the runs. Returns None if nothing was committed.
+#[pyfunction]
+fn commit_sort(
+    py: Python<'_>,
+    snapshot: &TableHandle,
+    runs: Vec<Vec<u8>>,
+    ranges: Vec<Vec<u8>>,
+    options: PyWriteOptions,
+    timeout: f64,
+) -> PyResult<Option<(CommitFields, TableHandle)>> {
+    let table = into_py_result(py, snapshot.table())?;
+    let options = rewrite_options(py, &options, timeout)?;
+    let base = Arc::clone(&snapshot.manifest);
+    let runs = runs.iter().map(|m| table::unpack_message(m));
+    let runs = into_py_result(py, runs.collect::<Result<_>>())?;
+    let ranges = ranges.iter().map(|m| table::unpack_message(m));
+    let ranges = into_py_result(py, ranges.collect::<Result<_>>())?;
+    let sorted = run(py, move || async move {
+        table::commit_sort(&table, base, runs, ranges, &options).await
+    })?;
+    Ok(sorted.map(|c| snapshot.outcome_and_snapshot(&c.committed, &c.added)))
+}
+
+/// Removes the files of runs that are not to be sorted further.
+#[pyfunction]
+fn discard_runs(py: Python<'_>, snapshot: &TableHandle, runs: Vec<Vec<u8>>) -> PyResult<()> {
+    let table = into_py_result(py, snapshot.table())?;
+    let runs = runs.iter().map(|m| table::unpack_message(m));
+    let runs: Vec<SortedRun> = into_py_result(py, runs.collect::<Result<_>>())?;
+    run(py, move || async move {
+        for sorted in runs {
+            table::discard_staged(&table, sorted.files()).await;
+        }
+        Ok(())
+    })
 }

@@ -77,7 +77,7 @@ impl SortKeys {
     }
 
     /// The keys with these columns.
-    pub(super) fn convert_columns(&self, columns: &[ArrayRef]) -> Result<Rows, ArrowError> {
+    pub(crate) fn convert_columns(&self, columns: &[ArrayRef]) -> Result<Rows, ArrowError> {
         self.converter.convert_columns(columns)
     }
 }

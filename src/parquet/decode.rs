@@ -3,7 +3,7 @@
 //! `decode_rows` decodes a column of a row group, all of its rows or some; `RowGroupStream` decodes columns in batches
 //! of bounded size. `decode_rows` first tries the fast decoder of `flat`; everything else is decoded by arrow-rs, and so
 //! are rows of which only the pages were fetched. One array cannot always hold all rows (32-bit offsets, narrow
-//! dictionary keys), so a column may become several arrays; [`super::arrays::align()`] cuts the columns at common rows.
+//! dictionary keys), so a column may become several arrays; `super::arrays` cuts the columns at common rows.
 //!
 //! Checksums and page headers are checked before pages are decompressed. A chunk that fails a check, or that a decoder
 //! refuses or panics on, is an error of the kind [`ErrorKind::PartCorrupted`] that names the column and the row group.

@@ -26,6 +26,7 @@ use super::tombstone_merge::MergeTombstones;
 use super::write::TableWriteOptions;
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::TableColumns;
 use crate::files::expr::Predicate;
 use crate::versions::CommitOutcome;
 use crate::versions::Operation;
@@ -103,20 +104,7 @@ pub async fn sort(
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let (newest, reader) = open_newest(table, options.timeout).await?;
-    let manifest = &reader.manifest;
-    let default_orders = [&manifest.sort_by, &manifest.key];
-    let sort_by = match by {
-        Some(by) => reader.columns.ids_of(by)?,
-        None => default_orders
-            .into_iter()
-            .find(|ids| !ids.is_empty())
-            .cloned()
-            .unwrap_or_default(),
-    };
-    if sort_by.is_empty() {
-        let message = "the table has no sort order and no key; name the columns to sort by";
-        return Err(Error::invalid(message));
-    }
+    let sort_by = find_sort_columns(&reader.columns, &reader.manifest, by)?;
     let data_files = reader.files.iter().map(|listed| &listed.file);
     let bytes: u64 = data_files.clone().map(|file| file.size_bytes).sum();
     let row_count: u64 = data_files.clone().map(|file| file.total_rows).sum();
@@ -131,6 +119,28 @@ pub async fn sort(
     let staged = Staged::new(table);
     compaction.run(&mut operation, staged, &options).await?;
     compaction.finish()
+}
+
+/// The ids of the columns to sort by.
+pub(super) fn find_sort_columns(
+    columns: &TableColumns,
+    manifest: &TableManifest,
+    by: Option<&[String]>,
+) -> Result<Vec<u32>> {
+    let default_orders = [&manifest.sort_by, &manifest.key];
+    let sort_by = match by {
+        Some(by) => columns.ids_of(by)?,
+        None => default_orders
+            .into_iter()
+            .find(|ids| !ids.is_empty())
+            .cloned()
+            .unwrap_or_default(),
+    };
+    if sort_by.is_empty() {
+        let message = "the table has no sort order and no key; name the columns to sort by";
+        return Err(Error::invalid(message));
+    }
+    Ok(sort_by)
 }
 
 /// Opens all files of the newest snapshot.

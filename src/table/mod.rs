@@ -43,6 +43,7 @@ mod schema;
 mod segment;
 mod snapshot_file;
 mod snapshot_reader;
+mod sort_tasks;
 mod staged;
 mod targets;
 mod task_changes;
@@ -77,6 +78,9 @@ pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
+pub use self::sort_tasks::{
+    RangeTasks, SortTasks, SortedRun, commit_sort, plan_ranges, plan_sort, range_task, sort_task,
+};
 pub use self::staged::{begin_staged, commit_staged, discard_staged, stage, writer_task};
 pub use self::task_changes::{
     TaskChange, find_deletes, find_upserts, insert_task, matched_source_rows, merge_task,

@@ -8,6 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use arrow_array::RecordBatchReader;
+
 use super::actions::{MergedTombstones, Replace};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
@@ -21,6 +23,8 @@ use super::{Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::versions::Operation;
 use crate::versions::remove;
+
+type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
 /// only when a file is not where it was.
@@ -142,6 +146,7 @@ impl<'a> RewriteGroup<'a> {
     /// these files and of their deletions since then.
     pub(super) fn written(
         table: &'a Table,
+        name: &'static str,
         options: &'a TableWriteOptions,
         planned_on: &'a SnapshotReader,
         locations: &'a mut FileLocations,
@@ -163,7 +168,7 @@ impl<'a> RewriteGroup<'a> {
         Self {
             written: Some(written),
             is_written_elsewhere: true,
-            ..Self::new(table, "compact", options, planned_on, locations, group)
+            ..Self::new(table, name, options, planned_on, locations, group)
         }
     }
 }
@@ -241,20 +246,32 @@ impl RewriteGroup<'_> {
     }
 }
 
-/// Writes the rows of a reader's files as new files, and checks their number.
+/// Writes the rows of a reader as new files, and checks their number.
 pub(super) async fn rewrite_files(
     table: &Table,
     reader: &Arc<SnapshotReader>,
     options: &TableWriteOptions,
 ) -> Result<Vec<DataFile>> {
+    rewrite_rows(table, reader, options, Ok).await
+}
+
+/// As [`rewrite_files`], with the rows as `transform` returns them.
+pub(super) async fn rewrite_rows(
+    table: &Table,
+    reader: &Arc<SnapshotReader>,
+    options: &TableWriteOptions,
+    transform: impl FnOnce(BoxedReader) -> Result<BoxedReader>,
+) -> Result<Vec<DataFile>> {
     let columns = reader.columns.project(None)?;
     let indices = (0..reader.files.len()).collect();
     let scan = stream_files(Arc::clone(reader), indices, columns, None)?;
     let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
+    let input = transform(input)?;
     let files = upload(table, &reader.manifest, input, options).await?;
     let before: u64 = reader.files.iter().map(|f| f.file.total_rows).sum();
     let after: u64 = files.iter().map(|f| f.total_rows).sum();
-    let untouched = (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());
+    let untouched =
+        !reader.has_filter() && (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());
     if after > before || (untouched && after < before) {
         let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
         remove(table, &paths).await;

@@ -29,6 +29,35 @@ pub struct RewrittenGroup {
     added: Vec<DataFile>,
 }
 
+impl RewrittenGroup {
+    /// New files without the paths of those that they replace.
+    pub(super) fn new(version: u64, commit_id: CommitId, added: Vec<DataFile>) -> Self {
+        Self {
+            version,
+            commit_id,
+            replaced: Vec::new(),
+            added,
+        }
+    }
+
+    /// New files in place of all files of a reader.
+    pub(super) fn of_all(reader: &SnapshotReader, added: Vec<DataFile>) -> Self {
+        let replaced = reader.files.iter().map(|listed| listed.file.path.clone());
+        Self {
+            replaced: replaced.collect(),
+            ..Self::new(
+                reader.manifest.version,
+                reader.manifest.commit_id.clone(),
+                added,
+            )
+        }
+    }
+
+    pub(super) fn into_added(self) -> Vec<DataFile> {
+        self.added
+    }
+}
+
 /// The groups that [`super::compact()`] would rewrite of a version, each as a task of a scan.
 pub async fn plan_rewrites(
     table: &Table,
@@ -47,15 +76,9 @@ pub async fn rewrite_task(
     task: Arc<TableManifest>,
     options: &TableWriteOptions,
 ) -> Result<RewrittenGroup> {
-    let (version, commit_id) = (task.version, task.commit_id.clone());
     let reader = Arc::new(SnapshotReader::new(table, task, None).await?);
-    let replaced = reader.files.iter().map(|listed| listed.file.path.clone());
-    Ok(RewrittenGroup {
-        version,
-        commit_id,
-        replaced: replaced.collect(),
-        added: rewrite_files(table, &reader, options).await?,
-    })
+    let added = rewrite_files(table, &reader, options).await?;
+    Ok(RewrittenGroup::of_all(&reader, added))
 }
 
 /// Commits groups that were rewritten from the version `base`, one after the other, and merges small tombstone files. The
@@ -67,8 +90,19 @@ pub async fn commit_rewrites(
     groups: Vec<RewrittenGroup>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
+    commit_named(table, "compact", base, groups, options).await
+}
+
+/// As [`commit_rewrites`], by operations of this name.
+pub(super) async fn commit_named(
+    table: &Table,
+    name: &'static str,
+    base: Arc<TableManifest>,
+    groups: Vec<RewrittenGroup>,
+    options: &TableWriteOptions,
+) -> Result<Option<Compaction>> {
     let mut pending = VecDeque::from(groups);
-    let result = commit_groups(table, base, &mut pending, options).await;
+    let result = commit_groups(table, name, base, &mut pending, options).await;
     if result.is_err() {
         let paths = pending.iter().flat_map(|group| &group.added);
         let paths: Vec<String> = paths.map(|file| file.path.clone()).collect();
@@ -80,6 +114,7 @@ pub async fn commit_rewrites(
 /// Commits groups, and takes each out before.
 async fn commit_groups(
     table: &Table,
+    name: &'static str,
     base: Arc<TableManifest>,
     pending: &mut VecDeque<RewrittenGroup>,
     options: &TableWriteOptions,
@@ -101,7 +136,7 @@ async fn commit_groups(
         staged.add(group.added.iter().map(|file| file.path.clone()));
         let group = (group.replaced, group.added);
         let mut operation =
-            RewriteGroup::written(table, options, &planned_on, &mut locations, group);
+            RewriteGroup::written(table, name, options, &planned_on, &mut locations, group);
         compaction.run(&mut operation, staged, options).await?;
     }
     compaction.merge_tombstones(options).await?;

@@ -2,9 +2,9 @@
 
 ``write_dataset`` publishes a DataFrame as one dataset, exactly once, even if tasks or executors fail.
 ``read_dataset`` reads a dataset as a DataFrame. ``append``, ``overwrite``, ``upsert`` and ``merge`` commit a DataFrame
-to a table, once in the same way; ``delete`` deletes rows of a table, ``compact`` rewrites its small files, ``verify``
-reads every byte of it, and ``read_table`` and ``scan_changes`` read its rows. ``SparkEngine`` computes the stages of a
-pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
+to a table, once in the same way; ``delete`` deletes rows of a table, ``compact`` and ``sort`` rewrite its files,
+``verify`` reads every byte of it, and ``read_table`` and ``scan_changes`` read its rows. ``SparkEngine`` computes the
+stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
 All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
 executors. Tables are a data source of Spark, too: ``format("pds")``, described in ``docs/spark.md``.
 
@@ -29,7 +29,7 @@ from pds.spark.change_feed import scan_changes
 from pds.spark.changes import delete, merge, upsert
 from pds.spark.engine import SparkEngine
 from pds.spark.ingest import ingest
-from pds.spark.maintenance import compact, verify
+from pds.spark.maintenance import compact, sort, verify
 from pds.spark.read import read_dataset
 from pds.spark.stage import append, overwrite
 from pds.spark.table import read_table
@@ -46,6 +46,7 @@ __all__ = [
     "read_dataset",
     "read_table",
     "scan_changes",
+    "sort",
     "upsert",
     "verify",
     "write_dataset",

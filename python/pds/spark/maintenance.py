@@ -12,9 +12,12 @@ from pds.spark.changes import check_target, flatten, run_tasks
 from pds.spark.options import TASK_SIZES
 from pds.table.results import VerifyResult
 from pds.table.rewrite_tasks import Rewrite
+from pds.table.sort_tasks import Sort
 from pds.table.tasks import split_verification
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow.compute as pc
     from pyspark.sql import SparkSession
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     Where = str | pc.Expression
 
-__all__ = ["compact", "verify"]
+__all__ = ["compact", "sort", "verify"]
 
 # The most groups of files of a job: then they are committed.
 _GROUPS: Final = 128
@@ -73,6 +76,45 @@ def compact(
     if result is None and conflict is not None:
         raise conflict
     return result
+
+
+def sort(
+    spark: SparkSession, table: Table, by: str | Sequence[str] | None = None, *, target_file_size: int = 128 << 20
+) -> CommitResult | None:
+    """Rewrite all rows in sorted order, by two jobs, and one commit.
+
+    The rows, their order and the files are as of ``Table.optimize.sort``, but no process holds or spills more than a
+    share of the rows: the tasks of the first job write the files sorted, each some of them, those of the second one a
+    range of the keys each. So all rows are written twice, and nothing is shuffled by Spark. A table that one task
+    would read is sorted by the driver.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table, which then shows the newest version. The executors must be able to reach its store.
+        by: As for ``Table.optimize.sort``.
+        target_file_size: As for ``Table.optimize.sort``.
+
+    Returns:
+        As ``Table.optimize.sort``; ``requests`` is that of the driver.
+
+    Raises:
+        InvalidInput, InvalidType: An argument is not valid, or the store cannot be sent to the executors.
+        CommitConflict: Others have changed the files or deleted rows of them while the jobs ran. Appends do not
+            conflict.
+        CommitStateUnknown, TransactionExpired: As for ``Table.append``.
+        pyspark.errors.PySparkException: A job failed. The table is unchanged.
+    """
+    check_target(table)
+    plan = Sort(table.refresh(), by, target_file_size, **TASK_SIZES)
+    if len(plan.tasks) <= 1:
+        return table.optimize.sort(by, target_file_size=target_file_size)
+    try:
+        ranges = plan.split(flatten(run_tasks(spark, plan.tasks)))
+        messages = flatten(run_tasks(spark, ranges))
+    except BaseException:
+        plan.discard()
+        raise
+    return plan.commit(messages)
 
 
 def verify(spark: SparkSession, table: Table) -> VerifyResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -210,3 +211,47 @@ def test_all_bytes_are_verified_by_tasks(
     assert result == table.verify()
     empty = pds.Table.create(target.store, "none", SCHEMA)
     assert pds.spark.verify(spark, empty) == empty.verify()
+
+
+@BOTH_PLACES
+@pytest.mark.parametrize("by", ["name", ["name", "id"]])
+def test_rows_are_sorted_by_tasks(
+    spark: SparkSession, target: Target, place: str, by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "TASK_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    ours, local = make_table(target, "spark"), make_table(target, "local")
+    size = size_of(ours, 6)
+    result = pds.spark.sort(spark, ours, by, target_file_size=size)
+    expected = local.optimize.sort(by, target_file_size=size)
+    assert result is not None
+    assert expected is not None
+    assert result.rows == expected.rows
+    assert listed(ours) == listed(local)
+    ours.vacuum(dt.timedelta(0))
+    assert ours.check() == pds.table.CheckResult(ours.version, [], [], [])
+    # One task would read this.
+    monkeypatch.undo()
+    assert pds.spark.sort(spark, ours, "id") is not None
+    assert [row["id"] for row in listed(ours)] == sorted(row["id"] for row in listed(local))
+    assert pds.spark.sort(spark, pds.Table.create(target.store, "empty", SCHEMA, key="id")) is None
+
+
+def test_a_sort_that_fails_leaves_the_table(
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "TASK_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    table = make_table(target, "t")
+    before = listed(table)
+    run, jobs = maintenance.run_tasks, []
+
+    def run_once(spark: SparkSession, tasks: Sequence[Any]) -> list[list[bytes]]:
+        jobs.append(len(tasks))
+        if len(jobs) > 1:
+            raise OSError("the second job is lost")
+        return run(spark, tasks)
+
+    monkeypatch.setattr(maintenance, "run_tasks", run_once)
+    with pytest.raises(OSError, match="second job"):
+        pds.spark.sort(spark, table, "name")
+    assert (len(jobs), listed(table.refresh())) == (2, before)
+    assert table.check().orphans == [], "the first round's files are removed"
