@@ -143,13 +143,14 @@ fn sort_task<'py>(
 fn plan_ranges<'py>(
     py: Python<'py>,
     snapshot: &TableHandle,
+    by: Vec<u32>,
     messages: Vec<Vec<u8>>,
     target_bytes: u64,
 ) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)> {
     let manifest = Arc::clone(&snapshot.manifest);
     let plan = run(py, move || async move {
         let runs = messages.iter().map(|m| table::unpack_message(m));
-        table::plan_ranges(&manifest, runs.collect::<Result<_>>()?, target_bytes)
+        table::plan_ranges(&manifest, &by, runs.collect::<Result<_>>()?, target_bytes)
     })?;
     let ranges = plan.ranges.iter().map(|range| PyBytes::new(py, range));
     Ok((PyBytes::new(py, &plan.runs), ranges.collect()))

@@ -79,7 +79,8 @@ pub(crate) use self::schema::{decode_schema, encode_schema};
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
 pub use self::sort_tasks::{
-    RangeTasks, SortTasks, SortedRun, commit_sort, plan_ranges, plan_sort, range_task, sort_task,
+    RangeTasks, SortTasks, SortedRun, WrittenRange, commit_sort, plan_ranges, plan_sort,
+    range_task, sort_task,
 };
 pub use self::staged::{begin_staged, commit_staged, discard_staged, stage, writer_task};
 pub use self::task_changes::{

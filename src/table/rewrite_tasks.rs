@@ -30,31 +30,15 @@ pub struct RewrittenGroup {
 }
 
 impl RewrittenGroup {
-    /// New files without the paths of those that they replace.
-    pub(super) fn new(version: u64, commit_id: CommitId, added: Vec<DataFile>) -> Self {
-        Self {
-            version,
-            commit_id,
-            replaced: Vec::new(),
-            added,
-        }
-    }
-
     /// New files in place of all files of a reader.
     pub(super) fn of_all(reader: &SnapshotReader, added: Vec<DataFile>) -> Self {
         let replaced = reader.files.iter().map(|listed| listed.file.path.clone());
         Self {
+            version: reader.manifest.version,
+            commit_id: reader.manifest.commit_id.clone(),
             replaced: replaced.collect(),
-            ..Self::new(
-                reader.manifest.version,
-                reader.manifest.commit_id.clone(),
-                added,
-            )
+            added,
         }
-    }
-
-    pub(super) fn into_added(self) -> Vec<DataFile> {
-        self.added
     }
 }
 
@@ -90,35 +74,51 @@ pub async fn commit_rewrites(
     groups: Vec<RewrittenGroup>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
-    commit_named(table, "compact", base, groups, options).await
-}
-
-/// As [`commit_rewrites`], by operations of this name.
-pub(super) async fn commit_named(
-    table: &Table,
-    name: &'static str,
-    base: Arc<TableManifest>,
-    groups: Vec<RewrittenGroup>,
-    options: &TableWriteOptions,
-) -> Result<Option<Compaction>> {
     let mut pending = VecDeque::from(groups);
-    let result = commit_groups(table, name, base, &mut pending, options).await;
+    let committed = async {
+        let mut compaction = commit_groups(table, "compact", base, &mut pending, options).await?;
+        compaction.merge_tombstones(options).await?;
+        compaction.finish()
+    };
+    let result = committed.await;
     if result.is_err() {
-        let paths = pending.iter().flat_map(|group| &group.added);
-        let paths: Vec<String> = paths.map(|file| file.path.clone()).collect();
-        remove(table, &paths).await;
+        remove_files(table, &pending).await;
     }
     result
 }
 
-/// Commits groups, and takes each out before.
-async fn commit_groups(
+/// Commits one group, and nothing else, by an operation of this name; otherwise as [`commit_rewrites`].
+pub(super) async fn commit_alone(
     table: &Table,
+    name: &'static str,
+    base: Arc<TableManifest>,
+    group: RewrittenGroup,
+    options: &TableWriteOptions,
+) -> Result<Option<Compaction>> {
+    let mut pending = VecDeque::from([group]);
+    match commit_groups(table, name, base, &mut pending, options).await {
+        Ok(compaction) => compaction.finish(),
+        Err(e) => {
+            remove_files(table, &pending).await;
+            Err(e)
+        }
+    }
+}
+
+async fn remove_files(table: &Table, groups: &VecDeque<RewrittenGroup>) {
+    let paths = groups.iter().flat_map(|group| &group.added);
+    let paths: Vec<String> = paths.map(|file| file.path.clone()).collect();
+    remove(table, &paths).await;
+}
+
+/// Commits groups, and takes each out before.
+async fn commit_groups<'a>(
+    table: &'a Table,
     name: &'static str,
     base: Arc<TableManifest>,
     pending: &mut VecDeque<RewrittenGroup>,
     options: &TableWriteOptions,
-) -> Result<Option<Compaction>> {
+) -> Result<CompactionProgress<'a>> {
     let is_of_base =
         |group: &RewrittenGroup| group.version == base.version && group.commit_id == base.commit_id;
     if !pending.iter().all(is_of_base) {
@@ -139,6 +139,5 @@ async fn commit_groups(
             RewriteGroup::written(table, name, options, &planned_on, &mut locations, group);
         compaction.run(&mut operation, staged, options).await?;
     }
-    compaction.merge_tombstones(options).await?;
-    compaction.finish()
+    Ok(compaction)
 }

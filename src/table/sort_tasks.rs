@@ -9,6 +9,7 @@
 //! sent between processes of one version of pds and stored nowhere. Rows with equal keys are in one range, in the order
 //! of the runs, so the sort is stable.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
@@ -16,23 +17,27 @@ use arrow_array::types::UInt64Type;
 use arrow_array::{
     Array, BooleanArray, RecordBatch, RecordBatchIterator, RecordBatchReader, new_null_array,
 };
-use arrow_schema::{ArrowError, Schema};
+use arrow_schema::{ArrowError, DataType, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::compact::{Compaction, find_sort_columns};
 use super::format::{CommitId, DataFile, TableManifest};
 use super::rewrite_group::{rewrite_files, rewrite_rows};
-use super::rewrite_tasks::{RewrittenGroup, commit_named};
+use super::rewrite_tasks::{RewrittenGroup, commit_alone};
 use super::scan_tasks::{TaskSizes, pack, split_scan, without_files};
 use super::snapshot_reader::SnapshotReader;
 use super::values::Base64;
 use super::write::TableWriteOptions;
 use super::{Table, messages};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::{Bounds, Filter, ForeignPredicate};
 use crate::files::{SortColumn, SortKeys, TableColumns, sort_batches};
 use crate::sync::in_place::in_place;
-use crate::versions::remove;
+
+/// The most keys that a task of the first round reports, and the most bytes of one: any bytes part the keys.
+const MAX_SAMPLES: usize = 4096;
+const MAX_SAMPLE_BYTES: usize = 128;
+const NOT_ALL_RUNS: &str = "a sort needs one message of each task of its first round";
 
 type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
@@ -51,6 +56,8 @@ pub struct SortedRun {
     /// The version that was read.
     version: u64,
     commit_id: CommitId,
+    /// The paths of the files that were read.
+    sources: Vec<String>,
     files: Vec<DataFile>,
     samples: Vec<Sample>,
 }
@@ -62,7 +69,7 @@ impl SortedRun {
     }
 }
 
-/// The key of a row, and how many rows from this one on the sample stands for.
+/// The key of a row, or how it begins, and how many rows from this one on the sample stands for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Sample {
     key: Base64,
@@ -81,10 +88,27 @@ pub struct RangeTasks {
 /// The keys from `from` on, below `to`; the first range and the last one are open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct KeyRange {
+    place: RangePlace,
     from: Option<Base64>,
     to: Option<Base64>,
-    /// About how many rows there are.
-    rows: u64,
+    /// The most rows of a file.
+    file_rows: u64,
+}
+
+/// Which range of a plan it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct RangePlace {
+    /// A path of the plan's runs, which no other plan has.
+    plan: String,
+    number: usize,
+    count: usize,
+}
+
+/// What a task of the second round has written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WrittenRange {
+    place: RangePlace,
+    files: Vec<DataFile>,
 }
 
 /// Splits the files of a version into tasks of the first round. The columns default to the table's sort order, or to its
@@ -125,16 +149,18 @@ pub async fn sort_task(
         ..options.clone()
     };
     let files = rewrite_rows(table, &reader, &unsorted, sort).await?;
+    let sources = reader.files.iter().map(|listed| listed.file.path.clone());
     let samples = std::mem::take(&mut *samples.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(SortedRun {
         version,
         commit_id,
+        sources: sources.collect(),
         files,
         samples,
     })
 }
 
-/// The same batches; the key of the first row of each is added to `samples`.
+/// The same batches; the keys of their first rows, or of some, are added to `samples`.
 fn sample_batches(
     input: BoxedReader,
     keys: SortKeys,
@@ -145,19 +171,35 @@ fn sample_batches(
         let batch = batch?;
         if batch.num_rows() > 0 {
             let first = keys.convert_batch(&batch.slice(0, 1))?;
-            let key = Base64(first.row(0).as_ref().to_vec().into());
-            let rows = batch.num_rows() as u64;
+            let key = first.row(0).as_ref().to_vec();
+            let begin = key[..key.len().min(MAX_SAMPLE_BYTES)].to_vec();
             let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
-            samples.push(Sample { key, rows });
+            samples.push(Sample {
+                key: Base64(begin.into()),
+                rows: batch.num_rows() as u64,
+            });
+            if samples.len() > MAX_SAMPLES {
+                thin(&mut samples);
+            }
         }
         Ok(batch)
     });
     Box::new(RecordBatchIterator::new(batches, schema))
 }
 
+/// Merges every second sample into the one before it.
+fn thin(samples: &mut Vec<Sample>) {
+    let pairs = samples.chunks(2).map(|pair| Sample {
+        key: pair[0].key.clone(),
+        rows: pair.iter().map(|sample| sample.rows).sum(),
+    });
+    *samples = pairs.collect();
+}
+
 /// Chooses the ranges of the second round, each with the rows of about `target_bytes` in the files of the runs.
 pub fn plan_ranges(
     manifest: &TableManifest,
+    by: &[u32],
     runs: Vec<SortedRun>,
     target_bytes: u64,
 ) -> Result<RangeTasks> {
@@ -167,32 +209,32 @@ pub fn plan_ranges(
     let (bytes, rows): (u64, u64) = (total(|file| file.size_bytes), total(|file| file.total_rows));
     let range_count = bytes.div_ceil(target_bytes.max(1)).max(1);
     let range_rows = rows.div_ceil(range_count).max(1);
+    let plan = plan_name(&runs);
     let (mut files, mut samples) = (Vec::new(), Vec::new());
     for run in runs {
         files.extend(run.files);
         samples.extend(run.samples);
     }
-    samples.sort_unstable_by(|a, b| a.key.0.cmp(&b.key.0));
-    let mut ranges = Vec::new();
-    let mut range = KeyRange {
-        from: None,
-        to: None,
-        rows: 0,
-    };
-    for sample in samples {
-        let is_new_key = range.from.as_ref().is_none_or(|from| *from != sample.key);
-        if range.rows >= range_rows && is_new_key {
-            range.to = Some(sample.key.clone());
-            let next = KeyRange {
-                from: Some(sample.key),
-                to: None,
-                rows: 0,
-            };
-            ranges.push(std::mem::replace(&mut range, next));
-        }
-        range.rows += sample.rows;
+    for file in &mut files {
+        // Rows are found by the first column alone.
+        file.min.retain(|id, _| by.first() == Some(id));
+        file.max.retain(|id, _| by.first() == Some(id));
+        file.null_counts.retain(|id, _| by.first() == Some(id));
     }
-    ranges.push(range);
+    let bounds = choose_bounds(samples, range_rows);
+    let count = bounds.len() + 1;
+    let range = |number: usize| KeyRange {
+        place: RangePlace {
+            plan: plan.clone(),
+            number,
+            count,
+        },
+        from: number.checked_sub(1).map(|before| bounds[before].clone()),
+        to: bounds.get(number).cloned(),
+        // More rows than its share should not leave a file of few.
+        file_rows: range_rows.saturating_mul(2),
+    };
+    let ranges: Vec<KeyRange> = (0..count).map(range).collect();
     let runs = TableManifest {
         data_files: files,
         ..without_files(manifest)
@@ -206,6 +248,28 @@ pub fn plan_ranges(
     })
 }
 
+/// A path of the runs, which names their plan.
+fn plan_name(runs: &[SortedRun]) -> String {
+    let paths = runs.iter().flat_map(|run| &run.files).map(|f| &f.path);
+    paths.min().cloned().unwrap_or_default()
+}
+
+/// The keys at which ranges of about `range_rows` rows end.
+fn choose_bounds(mut samples: Vec<Sample>, range_rows: u64) -> Vec<Base64> {
+    samples.sort_unstable_by(|a, b| a.key.0.cmp(&b.key.0));
+    let mut bounds: Vec<Base64> = Vec::new();
+    let mut rows = 0;
+    for sample in samples {
+        let is_new = bounds.last().is_none_or(|last| *last != sample.key);
+        if rows >= range_rows && is_new {
+            bounds.push(sample.key);
+            rows = 0;
+        }
+        rows += sample.rows;
+    }
+    bounds
+}
+
 /// Writes the rows of a range of all runs in sorted order. `runs` are those of [`RangeTasks`].
 pub async fn range_task(
     table: &Table,
@@ -213,85 +277,128 @@ pub async fn range_task(
     range: &[u8],
     by: &[u32],
     options: &TableWriteOptions,
-) -> Result<RewrittenGroup> {
+) -> Result<WrittenRange> {
     let range: KeyRange = messages::unpack_message(range)?;
     let columns = TableColumns::from_manifest(&runs)?;
     let mut options = options.clone();
-    // A range may have more rows than its share, and should not leave a file of few rows for that.
-    options.write_options.rows_per_file = Some(range.rows.saturating_mul(2).max(1));
+    options.write_options.rows_per_file = Some(range.file_rows.max(1));
     options.sort_by = Some(by.to_vec());
-    let (version, commit_id) = (runs.version, runs.commit_id.clone());
+    let place = range.place.clone();
     let predicate = RangePredicate::new(&columns, by, range)?;
     let filter = Filter::from_foreign(Arc::new(predicate), &columns)?;
     let reader = SnapshotReader::new(table, runs, Some(Arc::new(filter))).await?;
-    let added = rewrite_files(table, &Arc::new(reader), &options).await?;
-    Ok(RewrittenGroup::new(version, commit_id, added))
+    let files = rewrite_files(table, &Arc::new(reader), &options).await?;
+    Ok(WrittenRange { place, files })
 }
 
-/// Commits the files of all ranges, in the order of the keys, in place of the files of the version `base`, and removes
-/// the runs. The new files are removed if they are not committed for certain. None if the version has no files.
+/// Commits the files of all ranges in place of the files of the version `base`, and removes the runs. The new files are
+/// removed if they are not committed for certain. None if the version has no files;
+/// [`ErrorKind::CommitConflict`] if others have changed its files. Messages that are not one of each task are refused, and
+/// nothing is removed.
 pub async fn commit_sort(
     table: &Table,
     base: Arc<TableManifest>,
     runs: Vec<SortedRun>,
-    ranges: Vec<RewrittenGroup>,
+    ranges: Vec<WrittenRange>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
-    let run_files: Vec<DataFile> = runs.iter().flat_map(|run| run.files.clone()).collect();
-    let added: Vec<DataFile> = ranges
-        .into_iter()
-        .flat_map(RewrittenGroup::into_added)
-        .collect();
-    let result = in_place(commit_ranges(table, base, &runs, added, options)).await;
-    super::discard_staged(table, &run_files).await;
+    let reader = SnapshotReader::new(table, Arc::clone(&base), None).await;
+    if let Ok(reader) = &reader {
+        check_sources(reader, &runs)?;
+    }
+    check_runs(&base, &runs)?;
+    let added = collect_ranges(&runs, ranges)?;
+    let result = match reader {
+        Ok(reader) if reader.files.is_empty() => Ok(None),
+        Ok(reader) => {
+            let commit = commit_ranges(table, base, &reader, &runs, added, options);
+            in_place(commit).await
+        }
+        Err(e) => {
+            super::discard_staged(table, &added).await;
+            Err(e)
+        }
+    };
+    for run in &runs {
+        super::discard_staged(table, &run.files).await;
+    }
     result
 }
 
 async fn commit_ranges(
     table: &Table,
     base: Arc<TableManifest>,
+    reader: &SnapshotReader,
     runs: &[SortedRun],
     added: Vec<DataFile>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
-    let paths: Vec<String> = added.iter().map(|file| file.path.clone()).collect();
     let count =
         |files: &mut dyn Iterator<Item = &DataFile>| files.map(|f| f.total_rows).sum::<u64>();
     let before = count(&mut runs.iter().flat_map(|run| &run.files));
     let after = count(&mut added.iter());
-    let checked = check_runs(&base, runs).and_then(|()| {
-        if before == after {
-            return Ok(());
-        }
+    if before != after {
+        super::discard_staged(table, &added).await;
         let message = format!(
             "internal error: sorting {before} rows of the table {:?} wrote {after} rows; nothing was committed",
             table.root()
         );
-        Err(Error::other(message))
-    });
-    if let Err(e) = checked {
-        remove(table, &paths).await;
-        return Err(e);
+        return Err(Error::other(message));
     }
-    let reader = SnapshotReader::new(table, Arc::clone(&base), None).await;
-    let group = match reader {
-        Ok(reader) => RewrittenGroup::of_all(&reader, added),
-        Err(e) => {
-            remove(table, &paths).await;
-            return Err(e);
-        }
-    };
-    commit_named(table, "sort", base, vec![group], options).await
+    let group = RewrittenGroup::of_all(reader, added);
+    let committed = commit_alone(table, "sort", base, group, options).await?;
+    if committed.is_none() {
+        let message = "others have replaced all files while they were sorted";
+        return Err(Error::new(ErrorKind::CommitConflict, message));
+    }
+    Ok(committed)
 }
 
-/// Whether the runs are of a version.
+/// Whether the runs are of a version, and have read no file twice.
 fn check_runs(manifest: &TableManifest, runs: &[SortedRun]) -> Result<()> {
     let is_of_version =
         |run: &SortedRun| run.version == manifest.version && run.commit_id == manifest.commit_id;
-    if runs.iter().all(is_of_version) {
+    if !runs.iter().all(is_of_version) {
+        return Err(Error::invalid("the files were sorted from another version"));
+    }
+    let mut seen = HashSet::new();
+    let mut sources = runs.iter().flat_map(|run| &run.sources);
+    if sources.all(|path| seen.insert(path)) {
         return Ok(());
     }
-    Err(Error::invalid("the files were sorted from another version"))
+    Err(Error::invalid(NOT_ALL_RUNS))
+}
+
+/// Whether the runs have read each file of a version once.
+fn check_sources(reader: &SnapshotReader, runs: &[SortedRun]) -> Result<()> {
+    let mut sources: Vec<&String> = runs.iter().flat_map(|run| &run.sources).collect();
+    let mut paths: Vec<&String> = reader
+        .files
+        .iter()
+        .map(|listed| &listed.file.path)
+        .collect();
+    sources.sort_unstable();
+    paths.sort_unstable();
+    if sources == paths {
+        return Ok(());
+    }
+    Err(Error::invalid(NOT_ALL_RUNS))
+}
+
+/// The files of all ranges of the runs' plan, in the order of the keys.
+fn collect_ranges(runs: &[SortedRun], mut ranges: Vec<WrittenRange>) -> Result<Vec<DataFile>> {
+    let plan = plan_name(runs);
+    ranges.sort_by_key(|range| range.place.number);
+    let count = ranges.len();
+    let is_in_place = |(number, range): (usize, &WrittenRange)| {
+        let place = &range.place;
+        place.plan == plan && place.number == number && place.count == count
+    };
+    if count > 0 && ranges.iter().enumerate().all(is_in_place) {
+        return Ok(ranges.into_iter().flat_map(|range| range.files).collect());
+    }
+    let message = "a sort needs one message of each task of its second round";
+    Err(Error::invalid(message))
 }
 
 fn sort_columns(columns: &TableColumns, by: &[u32]) -> Result<Vec<SortColumn>> {
@@ -367,8 +474,9 @@ impl ForeignPredicate for RangePredicate {
     fn may_hold(&self, bounds: &Bounds) -> Result<Vec<bool>> {
         let field = self.schema.field(0);
         let count = bounds.row_counts.num_rows();
-        // Statistics know nothing of NaN.
-        if field.data_type().is_floating() {
+        // Statistics know nothing of NaN, and arrays of runs have no nulls of their own.
+        let is_unknown = matches!(field.data_type(), DataType::RunEndEncoded(..));
+        if is_unknown || field.data_type().is_floating() {
             return Ok(vec![true; count]);
         }
         let name = field.name();

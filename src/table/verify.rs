@@ -46,22 +46,14 @@ pub struct VerifyReport {
 pub struct VerificationTasks {
     /// As of [`super::split_scan`], with the statistics of the files.
     pub tasks: Vec<Vec<u8>>,
-    /// The problems of lists.
+    /// The problems of lists and tombstones.
     pub problems: Vec<(String, String)>,
 }
 
 /// Reads the lists of files and of transactions, the tombstones and all data files of a version. Lists are compared with
 /// their entries, files with their checksums and entries, and all their columns are decoded.
 pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<VerifyReport> {
-    let (mut sound, mut problems) = verify_lists(table, &manifest).await?;
-    let mut entries = Vec::new();
-    for entry in std::mem::take(&mut sound.tombstones) {
-        match verify_tombstones(table, &manifest, &entry).await {
-            Ok(()) => entries.push(entry),
-            Err(e) => problems.push(to_problem(table, &entry.path, e)?),
-        }
-    }
-    sound.tombstones = entries;
+    let (sound, problems) = verify_lists(table, &manifest).await?;
     let reader = SnapshotReader::new(table, Arc::new(sound), None).await?;
     let mut report = VerifyReport {
         files: reader.files.len() as u64,
@@ -98,7 +90,7 @@ pub async fn split_verification(
     Ok(VerificationTasks { tasks, problems })
 }
 
-/// The version without its damaged lists, and the problems of these.
+/// The version without its damaged lists and tombstones, and the problems of these.
 async fn verify_lists(
     table: &Table,
     manifest: &TableManifest,
@@ -106,6 +98,7 @@ async fn verify_lists(
     let columns = TableColumns::from_manifest(manifest)?;
     let (mut sound, mut problems) = (manifest.clone(), Vec::new());
     sound.segments.clear();
+    sound.tombstones.clear();
     for segment in &manifest.segments {
         match verify_segment(table, &columns, segment).await {
             Ok(()) => sound.segments.push(segment.clone()),
@@ -119,6 +112,12 @@ async fn verify_lists(
         if let Err(e) = verify_transactions(table, list).await {
             let error = table.missing_object_error(manifest.version, &list.path, e);
             problems.push(to_problem(table, &list.path, error.await)?);
+        }
+    }
+    for entry in &manifest.tombstones {
+        match verify_tombstones(table, manifest, entry).await {
+            Ok(()) => sound.tombstones.push(entry.clone()),
+            Err(e) => problems.push(to_problem(table, &entry.path, e)?),
         }
     }
     Ok((sound, problems))

@@ -31,6 +31,8 @@ __all__ = ["compact", "sort", "verify"]
 
 # The most groups of files of a job: then they are committed.
 _GROUPS: Final = 128
+# Each range of a sort reads a page or more of each run, so few large runs cost less. A task spills what it cannot hold.
+_SORT_SIZES: Final = {"count": 128, "min_bytes": 64 << 20, "max_bytes": 1 << 30}
 
 
 def compact(
@@ -83,10 +85,10 @@ def sort(
 ) -> CommitResult | None:
     """Rewrite all rows in sorted order, by two jobs, and one commit.
 
-    The rows, their order and the files are as of ``Table.optimize.sort``, but no process holds or spills more than a
-    share of the rows: the tasks of the first job write the files sorted, each some of them, those of the second one a
-    range of the keys each. So all rows are written twice, and nothing is shuffled by Spark. A table that one task
-    would read is sorted by the driver.
+    The rows and their order are as of ``Table.optimize.sort``, but no process reads or spills all of them: the tasks of
+    the first job write the files sorted, each some of them, those of the second one a range of the keys each. Rows
+    with the same key are in one range. So all rows are written twice, and nothing is shuffled by Spark. A table that
+    one task would read is sorted by the driver.
 
     Args:
         spark: A classic or a Connect session.
@@ -100,12 +102,12 @@ def sort(
     Raises:
         InvalidInput, InvalidType: An argument is not valid, or the store cannot be sent to the executors.
         CommitConflict: Others have changed the files or deleted rows of them while the jobs ran. Appends do not
-            conflict.
+            conflict, but for ``add_files`` that leaves files where they are.
         CommitStateUnknown, TransactionExpired: As for ``Table.append``.
         pyspark.errors.PySparkException: A job failed. The table is unchanged.
     """
     check_target(table)
-    plan = Sort(table.refresh(), by, target_file_size, **TASK_SIZES)
+    plan = Sort(table.refresh(), by, target_file_size, **_SORT_SIZES)
     if len(plan.tasks) <= 1:
         return table.optimize.sort(by, target_file_size=target_file_size)
     try:

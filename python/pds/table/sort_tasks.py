@@ -92,7 +92,7 @@ class Sort:
     def split(self, messages: list[bytes]) -> list[RangeTask]:
         """Return the tasks of the second round, for one message of each task of the first."""
         self._runs = messages
-        files, ranges = _pds.plan_ranges(self._base, messages, self._size)
+        files, ranges = _pds.plan_ranges(self._base, self._by, messages, self._size)
         return [RangeTask(*self._place, files, key_range, self._by) for key_range in ranges]
 
     def commit(self, messages: list[bytes]) -> CommitResult | None:
@@ -104,16 +104,23 @@ class Sort:
             As `Optimize.sort`.
 
         Raises:
-            InvalidInput: There is no message of the first round, or the sort has ended.
+            InvalidInput: The sort has ended, or there is not one message of each task. Then nothing is removed.
             CommitConflict: Others have changed the files or their deletions.
         """
         if self._runs is None or self._is_ended:
             raise InvalidInput("a sort is committed once, after both rounds; plan it again")
-        self._is_ended = True
         runs = self._runs
-        return self._table._rewrite(  # noqa: SLF001 of the same package
-            lambda _, options, timeout: _pds.commit_sort(self._base, runs, messages, options, timeout)
-        )
+        try:
+            result = self._table._rewrite(  # noqa: SLF001 of the same package
+                lambda _, options, timeout: _pds.commit_sort(self._base, runs, messages, options, timeout)
+            )
+        except InvalidInput:
+            raise
+        except BaseException:
+            self._is_ended = True
+            raise
+        self._is_ended = True
+        return result
 
     def discard(self) -> None:
         """Remove what the first round has written."""

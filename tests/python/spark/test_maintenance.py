@@ -218,7 +218,7 @@ def test_all_bytes_are_verified_by_tasks(
 def test_rows_are_sorted_by_tasks(
     spark: SparkSession, target: Target, place: str, by: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "TASK_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    monkeypatch.setattr(maintenance, "_SORT_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
     ours, local = make_table(target, "spark"), make_table(target, "local")
     size = size_of(ours, 6)
     result = pds.spark.sort(spark, ours, by, target_file_size=size)
@@ -239,7 +239,7 @@ def test_rows_are_sorted_by_tasks(
 def test_a_sort_that_fails_leaves_the_table(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "TASK_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    monkeypatch.setattr(maintenance, "_SORT_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
     table = make_table(target, "t")
     before = listed(table)
     run, jobs = maintenance.run_tasks, []

@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import pds
@@ -121,6 +122,129 @@ def test_others_meanwhile(memory_store: pds.Store) -> None:
     plan.discard()
     table.vacuum(dt.timedelta(0))
     assert table.check().orphans == []
+
+
+def once(tasks: list[Any]) -> list[bytes]:
+    return [message for task in tasks for message in task.run()]
+
+
+def planned(table: pds.Table, by: Any = "key", size: int = 1000) -> tuple[Sort, list[bytes]]:
+    plan = Sort(table, by, size, **SMALL)
+    return plan, once(plan.split(once(plan.tasks)))
+
+
+@pytest.mark.parametrize("change", ["delete", "overwrite", "sort", "restore"])
+def test_a_conflict_is_no_success(memory_store: pds.Store, change: str) -> None:
+    """Even where small tombstone files could be merged, or no file of the sort is left."""
+    table = make_table(memory_store, "t", "integers", seed=1)
+    other = pds.Table(memory_store, "t")
+    plan, ranges = planned(table)
+    if change == "delete":
+        other.delete("n = 3")
+        other.delete("n = 8")
+    elif change == "overwrite":
+        other.overwrite(pa.table({"n": [1], "key": [1], "second": [1]}, other.schema))
+    elif change == "sort":
+        other.optimize.sort("n")
+    else:
+        other.restore(3)
+    version, expected = other.version, other.scan().to_pyarrow()
+    with pytest.raises(pds.CommitConflict):
+        plan.commit(ranges)
+    assert table.refresh().version == version
+    assert table.scan().to_pyarrow() == expected
+    assert table.check().missing == []
+
+
+def test_messages_that_are_not_one_of_each_task(memory_store: pds.Store) -> None:
+    table = make_table(memory_store, "t", "integers", seed=1)
+    expected = sorted(table.scan(["n"]).to_pyarrow()["n"].to_pylist())
+    plan = Sort(table, "key", 1000, **SMALL)
+    runs = once(plan.tasks)
+    for wrong in ([], runs[:-1], [*runs[:-1], runs[0]], [*runs, runs[0]]):
+        other = Sort(table, "key", 1000, **SMALL)
+        with pytest.raises(pds.InvalidInput, match="first round"):
+            other.commit(once(other.split(wrong)))
+    ranges = once(plan.split(runs))
+    _, foreign = planned(table)
+    assert len(ranges) == len(foreign) > 2
+    for wrong in (
+        [],
+        ranges[:-1],
+        [*ranges[:-1], ranges[0]],
+        [*ranges, ranges[0]],
+        foreign,
+        [*ranges[:-1], foreign[-1]],
+    ):
+        with pytest.raises(pds.InvalidInput, match="second round"):
+            plan.commit(wrong)
+    plan.commit(ranges[::-1])
+    assert sorted(table.scan(["n"]).to_pyarrow()["n"].to_pylist()) == expected
+    keys = [key for key in table.scan(["key"]).to_pyarrow()["key"].to_pylist() if key is not None]
+    assert keys == sorted(keys)
+
+
+def test_many_rows_of_one_key_are_several_files(memory_store: pds.Store) -> None:
+    schema = pa.schema([("key", pa.string()), ("n", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema)
+    for begin in range(0, 100_000, 25_000):
+        numbers = range(begin, begin + 25_000)
+        table.append(pa.table({"key": ["a", "b"] * 12_500, "n": numbers}, schema))
+    size = sum(table.files()["size_bytes"].to_pylist()) // 20
+    local = pds.Table.create(memory_store, "local", schema)
+    local.append(table.scan().to_pyarrow())
+    local.optimize.sort("key", target_file_size=size)
+    plan, ranges = planned(table, "key", size)
+    assert len(ranges) < 5
+    plan.commit(ranges)
+    assert table.files().num_rows > 5
+    assert table.scan().to_pyarrow() == local.scan().to_pyarrow()
+
+
+def test_a_column_of_runs_and_one_of_structs(memory_store: pds.Store) -> None:
+    runs = pa.run_end_encoded(pa.int32(), pa.int64())
+    struct = pa.struct([("a", pa.int32()), ("b", pa.string())])
+    schema = pa.schema([("runs", runs), ("struct", struct), ("n", pa.int64())])
+    tables = [pds.Table.create(memory_store, path, schema) for path in ("ours", "local")]
+    draw = random.Random(5)
+    for _ in range(4):
+        values = [draw.choice([None, 1, 2, 3, 4]) for _ in range(3000)]
+        structs = [None if value is None else {"a": value, "b": draw.choice([None, "x"])} for value in values]
+        encoded = pc.run_end_encode(pa.array(values, pa.int64()))
+        rows = pa.table([encoded, pa.array(structs, struct), pa.array(range(3000))], schema=schema)
+        for table in tables:
+            table.append(rows)
+    ours, local = tables
+    for by in ("runs", "struct"):
+        plan, ranges = planned(ours, by, 4000)
+        assert len(ranges) > 1
+        plan.commit(ranges)
+        local.optimize.sort(by, target_file_size=4000)
+        assert ours.scan().to_pyarrow().to_pylist() == local.scan().to_pyarrow().to_pylist()
+
+
+def test_long_keys_are_not_sent(memory_store: pds.Store) -> None:
+    schema = pa.schema([("key", pa.string()), ("n", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema)
+    for begin in range(0, 60, 20):
+        keys = [f"{(n * 37) % 60:02}" * 250_000 for n in range(begin, begin + 20)]
+        table.append(pa.table({"key": keys, "n": range(begin, begin + 20)}, schema))
+    plan = Sort(table, "key", 10_000, **SMALL)
+    runs = once(plan.tasks)
+    assert max(len(run) for run in runs) < 20_000
+    plan.commit(once(plan.split(runs)))
+    keys = table.scan(["key"]).to_pyarrow()["key"].to_pylist()
+    assert keys == sorted(keys)
+
+
+def test_nothing_to_sort(memory_store: pds.Store) -> None:
+    table = make_table(memory_store, "t", "integers", seed=1)
+    table.delete("true")
+    plan = Sort(table, "key", 1000, **SMALL)
+    ranges = once(plan.split(once(plan.tasks)))
+    plan.commit(ranges)
+    assert table.scan().count() == 0
+    assert table.verify().ok
 
 
 def test_bad_arguments(memory_store: pds.Store) -> None:
