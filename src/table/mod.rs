@@ -43,6 +43,7 @@ mod schema;
 mod segment;
 mod snapshot_file;
 mod snapshot_reader;
+mod sort_ranges;
 mod sort_tasks;
 mod staged;
 mod targets;

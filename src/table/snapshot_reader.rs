@@ -459,7 +459,7 @@ impl SnapshotReader {
 fn check_file(part: &OpenPart, file: &DataFile) -> Result<()> {
     let (length, rows) = (part.file.length, part.file.rows());
     let groups = part.file.metadata().num_row_groups() as u64;
-    // Files that are no table's own are listed without their row groups.
+    // External files are listed without their row groups.
     let listed_groups = if file.row_group_count == 0 {
         groups
     } else {

@@ -72,7 +72,7 @@ pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<Verif
                 report.rows += data_file.total_rows;
                 report.bytes += data_file.size_bytes;
             }
-            Err(e) => report.problems.push(to_problem(table, &data_file.path, e)?),
+            Err(e) => report.problems.push(to_problem(&data_file.path, e)?),
         }
     }
     report.problems.sort();
@@ -104,20 +104,20 @@ async fn verify_lists(
             Ok(()) => sound.segments.push(segment.clone()),
             Err(e) => {
                 let error = table.missing_object_error(manifest.version, &segment.path, e);
-                problems.push(to_problem(table, &segment.path, error.await)?);
+                problems.push(to_problem(&segment.path, error.await)?);
             }
         }
     }
     for list in &manifest.older_transactions {
         if let Err(e) = verify_transactions(table, list).await {
             let error = table.missing_object_error(manifest.version, &list.path, e);
-            problems.push(to_problem(table, &list.path, error.await)?);
+            problems.push(to_problem(&list.path, error.await)?);
         }
     }
     for entry in &manifest.tombstones {
         match verify_tombstones(table, manifest, entry).await {
             Ok(()) => sound.tombstones.push(entry.clone()),
-            Err(e) => problems.push(to_problem(table, &entry.path, e)?),
+            Err(e) => problems.push(to_problem(&entry.path, e)?),
         }
     }
     Ok((sound, problems))
@@ -290,17 +290,14 @@ fn bounds_value(bound: &Value, value: &Value, data_type: &DataType, largest: boo
 }
 
 /// The object and the reason, for an error that tells of damage. Other errors stay errors.
-fn to_problem(table: &Table, path: &str, error: Error) -> Result<(String, String)> {
+fn to_problem(path: &str, error: Error) -> Result<(String, String)> {
     let is_damage = matches!(
         error.kind(),
         ErrorKind::PartCorrupted | ErrorKind::ManifestCorrupted | ErrorKind::TooLarge
     );
-    if !is_damage {
-        return Err(error);
+    if is_damage {
+        Ok((path.to_owned(), error.message().to_owned()))
+    } else {
+        Err(error)
     }
-    let relative = path.strip_prefix(&format!("{}/", table.root()));
-    Ok((
-        relative.unwrap_or(path).to_owned(),
-        error.message().to_owned(),
-    ))
 }

@@ -93,7 +93,7 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems."""
+        """Whether nothing is missing or damaged."""
         return not self.problems
 
 

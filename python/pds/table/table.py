@@ -289,7 +289,7 @@ class Table(Writes):
         they are compared with what the manifest says of them.
 
         Returns:
-            What was read, and the objects that are missing or damaged. Damage is no error.
+            What was read, and the objects that are missing or damaged. Damage does not raise an error.
 
         Raises:
             VersionExpired: A vacuum removed the version.

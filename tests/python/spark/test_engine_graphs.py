@@ -71,8 +71,6 @@ def test_random_graphs_and_updates(spark: SparkSession, s3_store: pds.Store, dat
 @pytest.mark.spark
 @pytest.mark.s3
 def test_the_same_by_executors_in_processes_of_their_own() -> None:
-    if os.environ.get("PDS_SPARK_MASTER"):
-        pytest.skip("this is that run")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", __file__]
     environment = os.environ | {"PDS_SPARK_MASTER": CLUSTER}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)

@@ -26,8 +26,8 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table({"id": numbers, "name": [f"name {n}" for n in numbers], "parts": parts}, SCHEMA)
 
 
-def make_table(store: pds.Store, files: int = 4) -> pds.Table:
-    table = pds.Table.create(store, "lake/t", SCHEMA, key="id", options=pds.WriteOptions(row_group_size=40))
+def make_table(store: pds.Store, files: int = 4, path: str = "lake/t") -> pds.Table:
+    table = pds.Table.create(store, path, SCHEMA, key="id", options=pds.WriteOptions(row_group_size=40))
     for number in range(files):
         table.append(rows(100 * number, 100))
     table.delete("id BETWEEN 110 AND 119")
@@ -90,8 +90,10 @@ def test_tombstones_are_cut_or_missing(store: pds.Store) -> None:
             opened.scan().to_pyarrow()
 
 
-def test_files_that_are_missing_or_another_one(store: pds.Store) -> None:
-    table = make_table(store)
+@pytest.mark.parametrize("path", ["lake/t", "data"])
+def test_files_that_are_missing_or_another_one(store: pds.Store, path: str) -> None:
+    """Also of a table whose name begins the paths of its files."""
+    table = make_table(store, path=path)
     paths = table.files()["path"].to_pylist()
     first, second = (store.read_bytes(f"{table.path}/{path}") for path in paths[:2])
     store.write(f"{table.path}/{paths[0]}", second, overwrite=True)
