@@ -1,4 +1,4 @@
-//! Removes blocks, slices and checkpoints that no reference leads to.
+//! Removes blocks, slices and checkpoints that no reference leads to, and hidden files of writers that were killed.
 //!
 //! Such objects are left by writes that failed or were interrupted, and by compactions, which leave the old chain
 //! behind. An object is needed if it is a block that any reference (`refs/…`) leads to, or if such a block names it.
@@ -29,13 +29,15 @@ use super::chain::{Chain, parse_head, replay};
 use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
+use crate::store::temp_name::{is_hidden, is_stale};
 use crate::table::Table;
-use crate::table::list_objects;
-use crate::versions::vacuum::retention_cutoff;
+use crate::table::{list_objects, list_root};
+use crate::versions::vacuum::{before, store_time};
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
 const FOLDERS: [&str; 3] = ["blocks", "data", "checkpoints"];
+const REFERENCES: &str = "refs";
 
 /// The objects that a vacuum removed, or would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,16 +64,18 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         return Err(chain.not_found());
     }
     let table = Table::new(chain.store().clone(), chain.root())?;
-    let cutoff = retention_cutoff(&table, older_than).await?;
-    let mut objects = BTreeMap::new();
-    for folder in FOLDERS {
+    let cutoff = before(store_time(&table).await?, older_than);
+    let mut objects = list_root(&table).await?;
+    for folder in FOLDERS.iter().chain(&[REFERENCES]) {
         objects.extend(list_objects(&table, folder).await?);
     }
     let references = collect_references(chain, &table, &objects, cutoff).await?;
     let mut removed = RemovedFiles::default();
     for (path, meta) in objects {
         let is_old = meta.last_modified <= cutoff;
-        if is_old && parse_object_path(&path).is_some_and(|name| !references.contains(&name)) {
+        let is_unreferenced =
+            parse_object_path(&path).is_some_and(|name| !references.contains(&name));
+        if (is_old && is_unreferenced) || is_stale(&meta, cutoff) {
             removed.bytes = removed.bytes.saturating_add(meta.size);
             removed.files.push(path);
         }
@@ -98,7 +102,10 @@ async fn collect_references(
     cutoff: DateTime<Utc>,
 ) -> Result<HashSet<(&'static str, Multihash)>> {
     let mut heads: Vec<(Multihash, bool)> = Vec::new();
-    for path in list_objects(table, "refs").await?.into_keys() {
+    for (path, meta) in list_objects(table, REFERENCES).await? {
+        if is_hidden(&meta) {
+            continue;
+        }
         let path = chain.path(&path);
         let register = Register::new(chain.store(), &path);
         if let Some(value) = register.read().await? {

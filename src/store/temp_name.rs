@@ -3,6 +3,9 @@
 //! A name begins with [`TEMP_PREFIX`] and the tag of its owner: a process ([`ProcessId::tag`]) or a write. By that tag
 //! [`is_abandoned`] knows the files that nobody will finish.
 
+use chrono::{DateTime, Utc};
+use object_store::ObjectMeta;
+
 use super::process_id::ProcessId;
 use super::{Store, path};
 
@@ -30,4 +33,23 @@ pub fn probe_path(store: &Store, folder: &str) -> String {
 pub fn is_abandoned(name: &str) -> bool {
     name.strip_prefix(TEMP_PREFIX)
         .is_some_and(ProcessId::is_stale_tag)
+}
+
+/// Whether `object` is a hidden file.
+pub fn is_hidden(object: &ObjectMeta) -> bool {
+    let name = object.location.filename();
+    name.is_some_and(|name| name.starts_with(TEMP_PREFIX))
+}
+
+/// Whether `object` is a hidden file that nobody will finish: its process has ended, or it is as old as `cutoff` and
+/// not of another process of this host that may be alive.
+pub fn is_stale(object: &ObjectMeta, cutoff: DateTime<Utc>) -> bool {
+    let name = object.location.filename().unwrap_or_default();
+    name.strip_prefix(TEMP_PREFIX)
+        .is_some_and(|tag| is_stale_tag(tag, object.last_modified <= cutoff))
+}
+
+/// As [`is_stale`], of what follows the prefix.
+pub fn is_stale_tag(tag: &str, is_old: bool) -> bool {
+    ProcessId::is_stale_tag(tag) || is_old && !ProcessId::is_tag_of_other_process(tag)
 }

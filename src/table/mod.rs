@@ -96,9 +96,9 @@ pub(crate) use self::write::{align_to_schema, check_idempotency_key};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};
 pub use crate::files::{BatchStream, TableColumns};
 pub use crate::versions::Versioned;
-pub(crate) use crate::versions::list_objects;
 pub(crate) use crate::versions::map_versions;
 pub use crate::versions::{HistoryEntry, at_time, history};
+pub(crate) use crate::versions::{list_objects, list_root};
 
 /// A table: a folder of versions of a [`TableManifest`], or one in which a table can be created.
 pub type Table = crate::versions::Folder<TableManifest>;

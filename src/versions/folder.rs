@@ -114,11 +114,26 @@ pub(crate) async fn list_objects<M: Versioned>(
     folder: &Folder<M>,
     below: &str,
 ) -> Result<BTreeMap<String, ObjectMeta>> {
-    let prefix = folder.path("");
     let objects = folder.store.list(&folder.path(below)).await?;
+    Ok(by_relative_path(folder, objects))
+}
+
+/// Lists the objects that are directly in the folder, by their names.
+pub(crate) async fn list_root<M: Versioned>(
+    folder: &Folder<M>,
+) -> Result<BTreeMap<String, ObjectMeta>> {
+    let listed = folder.store.list_folder(folder.root()).await?;
+    Ok(by_relative_path(folder, listed.files))
+}
+
+fn by_relative_path<M: Versioned>(
+    folder: &Folder<M>,
+    objects: Vec<ObjectMeta>,
+) -> BTreeMap<String, ObjectMeta> {
+    let prefix = folder.path("");
     let entries = objects.into_iter().filter_map(|meta| {
         let relative = meta.location.as_ref().strip_prefix(&prefix)?;
         Some((relative.trim_start_matches('/').to_owned(), meta))
     });
-    Ok(entries.collect())
+    entries.collect()
 }

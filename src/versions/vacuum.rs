@@ -8,6 +8,8 @@
 //!
 //! Times are those of the store: a probe object gives its current time. Objects that are younger than the
 //! retention are never removed, nor are those whose names are not of pds ([`Vacuumable::base_version`]).
+//! Hidden files, which writers that were killed leave on local disks, are removed once their process has
+//! ended, whatever their age, or, if that is not known, a day after the last write.
 //!
 //! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
 //! version is missing, because its references are not known. If another vacuum has raised the floor
@@ -25,12 +27,12 @@ use serde_json::json;
 
 use super::change::Change;
 use super::commit::commit;
-use super::folder::{Folder, list_objects};
+use super::folder::{Folder, list_objects, list_root};
 use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::temp_name::probe_path;
+use crate::store::temp_name::{is_stale, probe_path};
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
@@ -38,6 +40,8 @@ const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
 const CONCURRENT_READS: usize = 16;
 /// The maximum number of missing manifests that are reported.
 const MAX_REPORTED_MANIFESTS: usize = 100;
+/// No write takes longer from the last byte of a hidden file to its name.
+const MAX_HIDDEN_AGE: Duration = Duration::from_hours(24);
 
 /// A manifest that tells what it references, so that a vacuum knows what no version does.
 pub trait Vacuumable: RollLists {
@@ -85,13 +89,17 @@ pub async fn vacuum<M: Vacuumable>(
     dry_run: bool,
     timeout: Duration,
 ) -> Result<VacuumReport> {
-    let cutoff = retention_cutoff(folder, retention).await?;
+    let now = store_time(folder).await?;
+    let cutoffs = Cutoffs {
+        objects: before(now, retention),
+        hidden: before(now, retention.max(MAX_HIDDEN_AGE)),
+    };
     let newest = folder.newest().await?.manifest;
     let change = RaiseGcFloor {
         oldest_version: oldest_retained(
             &list_objects(folder, names::MANIFESTS).await?,
             &*newest,
-            cutoff,
+            cutoffs.objects,
         ),
     };
     let manifest = if dry_run {
@@ -99,7 +107,7 @@ pub async fn vacuum<M: Vacuumable>(
     } else {
         commit(folder, &change, timeout).await?.snapshot.manifest
     };
-    let report = find_unreferenced(folder, &*manifest, cutoff).await?;
+    let report = find_unreferenced(folder, &*manifest, cutoffs).await?;
     if !dry_run {
         let unreferenced = report.files.iter().chain(&report.manifests);
         let paths: Vec<String> = unreferenced.map(|relative| folder.path(relative)).collect();
@@ -135,11 +143,16 @@ impl<M: Versioned> Change<M> for RaiseGcFloor {
     }
 }
 
-/// The time `retention` ago by the store's clock, which is read from a probe object.
-pub(crate) async fn retention_cutoff<M: Versioned>(
-    folder: &Folder<M>,
-    retention: Duration,
-) -> Result<DateTime<Utc>> {
+/// The times before which objects are old, by the store's clock.
+#[derive(Clone, Copy)]
+struct Cutoffs {
+    objects: DateTime<Utc>,
+    /// Of hidden files, which may be of a writer on another host.
+    hidden: DateTime<Utc>,
+}
+
+/// The store's time, which is read from a probe object.
+pub(crate) async fn store_time<M: Versioned>(folder: &Folder<M>) -> Result<DateTime<Utc>> {
     let store = &folder.store;
     let path = probe_path(store, folder.root());
     store.put(&path, Bytes::new(), PutMode::Overwrite).await?;
@@ -147,10 +160,14 @@ pub(crate) async fn retention_cutoff<M: Versioned>(
     if let Err(e) = store.delete(&path).await {
         log::warn!("the probe object {path} could not be removed: {e}");
     }
-    let retention = TimeDelta::from_std(retention).unwrap_or(TimeDelta::MAX);
-    Ok(now?
-        .checked_sub_signed(retention)
-        .unwrap_or(DateTime::<Utc>::MIN_UTC))
+    now
+}
+
+/// The time `age` before `now`.
+pub(crate) fn before(now: DateTime<Utc>, age: Duration) -> DateTime<Utc> {
+    let age = TimeDelta::from_std(age).unwrap_or(TimeDelta::MAX);
+    now.checked_sub_signed(age)
+        .unwrap_or(DateTime::<Utc>::MIN_UTC)
 }
 
 /// The version that was the newest at `cutoff`, by the store's clock.
@@ -167,12 +184,12 @@ fn oldest_retained<M: Versioned>(
     newest_at_cutoff.unwrap_or(newest.oldest_version)
 }
 
-/// Finds the objects below `gc_floor` that no retained version references, and the manifests of versions
-/// that are not retained.
+/// Finds the objects below `gc_floor` that no retained version references, the manifests of versions
+/// that are not retained, and hidden files that nobody will finish.
 async fn find_unreferenced<M: Vacuumable>(
     folder: &Folder<M>,
     manifest: &M,
-    cutoff: DateTime<Utc>,
+    cutoffs: Cutoffs,
 ) -> Result<VacuumReport> {
     let header = manifest.header();
     let mut report = VacuumReport {
@@ -201,8 +218,9 @@ async fn find_unreferenced<M: Vacuumable>(
     for below in M::FOLDERS {
         objects.extend(list_objects(folder, below).await?);
     }
+    objects.extend(list_root(folder).await?);
     for (relative, meta) in objects {
-        let is_old = meta.last_modified <= cutoff;
+        let is_old = meta.last_modified <= cutoffs.objects;
         if let Some(base_version) = M::base_version(&relative) {
             if base_version < header.gc_floor && is_old && !needed.contains(&relative) {
                 report.files.push(relative);
@@ -213,6 +231,9 @@ async fn find_unreferenced<M: Vacuumable>(
             && !header.retains(version)
         {
             report.manifests.push(relative);
+            report.bytes = report.bytes.saturating_add(meta.size);
+        } else if is_stale(&meta, cutoffs.hidden) {
+            report.files.push(relative);
             report.bytes = report.bytes.saturating_add(meta.size);
         }
     }
