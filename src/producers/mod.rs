@@ -56,6 +56,7 @@ mod split;
 mod stage;
 mod staged_changes;
 mod tables;
+mod turn;
 mod update;
 
 pub use self::alter::{remove, rename};

@@ -7,6 +7,9 @@ pub(super) use crate::versions::names::{is_inside, manifest};
 
 const RUNS: &str = "run";
 
+/// Says whose turn it is, while updates come in each other's way (`turn.rs`).
+pub(super) const TURN: &str = "_turn";
+
 /// The folders of the files of runs.
 pub(super) const FOLDERS: [&str; 1] = [RUNS];
 

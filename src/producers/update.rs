@@ -6,7 +6,7 @@
 //! Crash points: before the manifest is created, what was written is orphaned, and a vacuum removes it; after it, the
 //! pipeline has the next version. A late write of a run hits a name of its own. A plan that lost its race to another
 //! update is made again, from the sorted changes; one that lost to a compaction is not, as long as the runs that it
-//! replaces are still the newest.
+//! replaces are still the newest. An update that lost a race gets its turn (`turn.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use super::rebuild::{RebuildOptions, find_rebuilds};
 use super::runs::{RunSizes, RunWriter};
 use super::splice::{NodeReport, PipelineUpdate};
 use super::staged_changes::SourceInput;
+use super::turn::Turn;
 use super::{Committed, Pipeline, Snapshot, Staged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::run_blocking;
@@ -75,7 +76,12 @@ pub async fn update(
     options: &UpdateOptions,
 ) -> Result<UpdateReport> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
-    let updated = operation.run().await;
+    let mut in_turn = InTurn {
+        turn: Turn::new(pipeline),
+        update: &mut operation,
+    };
+    let updated = in_turn.run().await;
+    in_turn.turn.give_back().await;
     operation.remove_staged().await;
     updated
 }
@@ -170,7 +176,13 @@ pub(super) struct UpdateOperation<'a> {
     written: Vec<String>,
 }
 
-impl Operation<PipelineManifest> for UpdateOperation<'_> {
+/// An update that waits for its turn.
+struct InTurn<'a, 'b> {
+    update: &'b mut UpdateOperation<'a>,
+    turn: Turn,
+}
+
+impl Operation<PipelineManifest> for InTurn<'_, '_> {
     type Change = PipelineUpdate;
 
     async fn plan(
@@ -178,14 +190,52 @@ impl Operation<PipelineManifest> for UpdateOperation<'_> {
         base: &Snapshot,
         staged: &mut Staged,
     ) -> Result<Option<PipelineUpdate>> {
-        let earlier = std::mem::take(&mut self.written);
-        let change = self.plan_on(Arc::clone(&base.manifest), staged).await?;
-        staged.retire(&earlier);
-        Ok(Some(change))
+        let planned = Box::pin(self.update.plan(base, staged));
+        self.turn.keep_during(planned).await
+    }
+
+    async fn wait_to_plan_again(&mut self, deadline: Duration) -> Result<bool> {
+        self.turn.take(deadline).await
     }
 
     fn idempotency_key(&self) -> Option<&str> {
-        self.options.idempotency_key.as_deref()
+        self.update.options.idempotency_key.as_deref()
+    }
+}
+
+impl InTurn<'_, '_> {
+    async fn run(&mut self) -> Result<UpdateReport> {
+        let newest = loop {
+            if let Some(newest) = self.find_newest().await? {
+                break newest;
+            }
+            if let Some(report) = self.update.create().await? {
+                return Ok(report);
+            }
+        };
+        let (pipeline, timeout) = (self.update.pipeline, self.update.options.timeout);
+        let staged = Staged::new(pipeline);
+        match run_on(pipeline, self, staged, Some(newest), timeout).await? {
+            RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
+            RunResult::Replayed(committed) => Ok(report(&committed, Vec::new())),
+            RunResult::Unchanged(_) => {
+                Err(Error::other("internal error: an update without a change"))
+            }
+        }
+    }
+
+    /// The newest snapshot, after the updates before which this one has to wait.
+    async fn find_newest(&mut self) -> Result<Option<Snapshot>> {
+        let pipeline = self.update.pipeline;
+        let (newest, is_taken) =
+            futures::future::join(pipeline.find_newest(), self.turn.is_taken()).await;
+        let newest = newest?;
+        if !is_taken {
+            return Ok(newest);
+        }
+        let now = pipeline.store().clock().monotonic();
+        self.turn.take(now + self.update.options.timeout).await?;
+        pipeline.find_newest().await
     }
 }
 
@@ -206,26 +256,6 @@ impl<'a> UpdateOperation<'a> {
             options,
             written: Vec::new(),
         })
-    }
-
-    async fn run(&mut self) -> Result<UpdateReport> {
-        let newest = loop {
-            if let Some(newest) = self.pipeline.find_newest().await? {
-                break newest;
-            }
-            if let Some(report) = self.create().await? {
-                return Ok(report);
-            }
-        };
-        let (pipeline, timeout) = (self.pipeline, self.options.timeout);
-        let staged = Staged::new(pipeline);
-        match run_on(pipeline, self, staged, Some(newest), timeout).await? {
-            RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
-            RunResult::Replayed(committed) => Ok(report(&committed, Vec::new())),
-            RunResult::Unchanged(_) => {
-                Err(Error::other("internal error: an update without a change"))
-            }
-        }
     }
 
     /// Removes the rows that were staged: no version names them.
@@ -260,6 +290,17 @@ impl<'a> UpdateOperation<'a> {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    async fn plan(
+        &mut self,
+        base: &Snapshot,
+        staged: &mut Staged,
+    ) -> Result<Option<PipelineUpdate>> {
+        let earlier = std::mem::take(&mut self.written);
+        let change = self.plan_on(Arc::clone(&base.manifest), staged).await?;
+        staged.retire(&earlier);
+        Ok(Some(change))
     }
 
     pub(super) async fn plan_on(

@@ -1,5 +1,7 @@
 //! What is committed: changes, and operations that plan them.
 
+use std::time::Duration;
+
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::manifest::{CommitOperation, Versioned};
@@ -93,6 +95,15 @@ pub(crate) trait Operation<M: Versioned>: Send {
         base: &Snapshot<M>,
         staged: &mut Staged<M>,
     ) -> impl Future<Output = Result<Option<Self::Change>>> + Send;
+
+    /// Waits before it is planned again, because others came first; until `deadline` at most, by the clock of the store.
+    /// Returns whether it waited, so that the newest snapshot is another.
+    fn wait_to_plan_again(
+        &mut self,
+        _deadline: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send {
+        std::future::ready(Ok(false))
+    }
 
     /// As [`Change::idempotency_key`]; known before the first plan.
     fn idempotency_key(&self) -> Option<&str>;

@@ -397,6 +397,9 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                         return Err(commit_timeout_error(self.folder, self.timeout));
                     }
                     log::info!("a change of {:?} is planned again: {e}", self.folder.root());
+                    if self.operation.wait_to_plan_again(self.deadline).await? {
+                        return Ok(Prepared::Outdated);
+                    }
                 }
                 applied => return applied.map(|draft| Prepared::Manifest(Box::new(draft))),
             }

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+import pds
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,3 +28,12 @@ def texts_of_words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, str]
 def count(word: Any, keys: Iterator[Any]) -> Iterator[tuple[int, str]]:
     """Emit the word under the number of its keys."""
     yield sum(1 for _ in keys), str(word)
+
+
+def declare_counts(store: pds.Store, **options: Any) -> pds.Pipeline:
+    """Phrases by number, the numbers by word, and the words by how often they occur."""
+    pipeline = pds.Pipeline(store, "p", **options)
+    phrases = pipeline.source("phrases", key=pa.int64(), value=pa.string())
+    words = pipeline.producer(phrases, key=pa.string(), value=pa.int64(), name="words")(split_words)
+    pipeline.producer(words, key=pa.int64(), value=pa.string(), name="counts", descending=True)(count)
+    return pipeline

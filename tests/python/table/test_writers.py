@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from killed_writers import kill, start
 
 if TYPE_CHECKING:
     from servers import S3Server
@@ -63,24 +62,6 @@ def test_threads_append(store: pds.Store) -> None:
     assert table.version <= 41
 
 
-def _start(url: str, options: dict[str, str], writer: int, number: int) -> subprocess.Popen[str]:
-    arguments = json.dumps([url, options, writer, number, ROWS])
-    return subprocess.Popen([sys.executable, "-c", WRITER, arguments], stdout=subprocess.PIPE, text=True)
-
-
-def _kill(process: subprocess.Popen[str]) -> tuple[dict[int, str], int]:
-    """End it in the middle of anything; what became of each of its writes, and the last one's number."""
-    process.kill()
-    told, _ = process.communicate()
-    ends: dict[int, str] = {}
-    last = 0
-    for line in told.splitlines():
-        end, number = line.split()
-        ends[int(number)] = end
-        last = max(last, int(number))
-    return ends, last
-
-
 @pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.slow
@@ -93,7 +74,7 @@ def test_processes_that_are_killed_lose_nothing(request: pytest.FixtureRequest, 
     ends: dict[tuple[int, int], str] = {}
     numbers = dict.fromkeys(range(PROCESSES), 0)
     for _ in range(LIVES):
-        writers = {w: _start(store.url, options, w, numbers[w]) for w in range(PROCESSES)}
+        writers = {w: start(WRITER, store.url, options, w, numbers[w], ROWS) for w in range(PROCESSES)}
         enough = table.refresh().scan().count() + 3 * PROCESSES * ROWS
         begin = time.monotonic()
         # However slow the machine is, each life sees some writes.
@@ -103,7 +84,7 @@ def test_processes_that_are_killed_lose_nothing(request: pytest.FixtureRequest, 
             assert time.monotonic() < begin + 120, "nothing is written"
         for writer, process in writers.items():
             time.sleep(chance.uniform(0, 0.05))
-            told, last = _kill(process)
+            told, last = kill(process)
             ends |= {(writer, number): end for number, end in told.items()}
             numbers[writer] = max(numbers[writer], last)
     # Another writer goes on where they were stopped.
