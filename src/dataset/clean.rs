@@ -18,7 +18,8 @@ use super::recover::{acquire, recover};
 use super::steps::Steps;
 use super::{INTENT, MANIFEST};
 use crate::error::{ErrorKind, Result};
-use crate::store::temp_name::{TEMP_PREFIX, is_stale_tag};
+use crate::store::process_id::ProcessId;
+use crate::store::temp_name::{TEMP_PREFIX, is_abandoned};
 use crate::store::{OpenUpload, Store, path};
 
 /// What [`clean`] removed.
@@ -110,8 +111,11 @@ fn find_stale_files(
     older_than: Duration,
 ) -> Vec<String> {
     let is_stale = |(name, file): &(&String, &super::folder::FolderFile)| {
+        let is_old = is_old(file.modified, now, older_than);
         let tag = name.strip_prefix(TEMP_PREFIX);
-        tag.is_some_and(|tag| is_stale_tag(tag, is_old(file.modified, now, older_than)))
+        tag.is_some_and(|tag| {
+            is_abandoned(name) || is_old && !ProcessId::is_tag_of_other_process(tag)
+        })
     };
     let files = folder.files.iter().filter(is_stale);
     files.map(|(name, _)| name.clone()).collect()

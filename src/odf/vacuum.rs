@@ -102,8 +102,8 @@ async fn collect_references(
     cutoff: DateTime<Utc>,
 ) -> Result<HashSet<(&'static str, Multihash)>> {
     let mut heads: Vec<(Multihash, bool)> = Vec::new();
-    for (path, meta) in list_objects(table, REFERENCES).await? {
-        if is_hidden(&meta) {
+    for path in list_objects(table, REFERENCES).await?.into_keys() {
+        if is_hidden(&path) {
             continue;
         }
         let path = chain.path(&path);

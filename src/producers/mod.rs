@@ -56,8 +56,8 @@ mod split;
 mod stage;
 mod staged_changes;
 mod tables;
-mod turn;
 mod update;
+mod update_lease;
 
 pub use self::alter::{remove, rename};
 pub use self::changes::changes;

@@ -7,8 +7,8 @@ pub(super) use crate::versions::names::{is_inside, manifest};
 
 const RUNS: &str = "run";
 
-/// Says whose turn it is, while updates come in each other's way (`turn.rs`).
-pub(super) const TURN: &str = "_turn";
+/// The lease of an update, while updates come in each other's way (`update_lease.rs`).
+pub(super) const UPDATE_LEASE: &str = "_update_lease";
 
 /// The folders of the files of runs.
 pub(super) const FOLDERS: [&str; 1] = [RUNS];

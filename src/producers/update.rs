@@ -6,7 +6,7 @@
 //! Crash points: before the manifest is created, what was written is orphaned, and a vacuum removes it; after it, the
 //! pipeline has the next version. A late write of a run hits a name of its own. A plan that lost its race to another
 //! update is made again, from the sorted changes; one that lost to a compaction is not, as long as the runs that it
-//! replaces are still the newest. An update that lost a race gets its turn (`turn.rs`).
+//! replaces are still the newest. An update that lost a race gets a lease (`update_lease.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,19 @@ use super::graph::{Graph, Node};
 use super::input::{Changes, ConsumedStep};
 use super::plan::Plan;
 use super::read::removed_or;
-use super::rebuild::{RebuildOptions, find_rebuilds};
+use super::rebuild::{Rebuild, RebuildOptions, find_rebuilds};
 use super::runs::{RunSizes, RunWriter};
 use super::splice::{NodeReport, PipelineUpdate};
 use super::staged_changes::SourceInput;
-use super::turn::Turn;
+use super::update_lease::UpdateLease;
 use super::{Committed, Pipeline, Snapshot, Staged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::run_blocking;
 use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
-    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first, remove,
+    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
+    find_replay, remove,
 };
 
 /// The options of an update.
@@ -76,12 +77,12 @@ pub async fn update(
     options: &UpdateOptions,
 ) -> Result<UpdateReport> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
-    let mut in_turn = InTurn {
-        turn: Turn::new(pipeline),
+    let mut leased = LeasedUpdate {
+        lease: UpdateLease::new(pipeline),
         update: &mut operation,
     };
-    let updated = in_turn.run().await;
-    in_turn.turn.give_back().await;
+    let updated = leased.run().await;
+    leased.lease.release().await;
     operation.remove_staged().await;
     updated
 }
@@ -176,13 +177,13 @@ pub(super) struct UpdateOperation<'a> {
     written: Vec<String>,
 }
 
-/// An update that waits for its turn.
-struct InTurn<'a, 'b> {
+/// An update that waits for its lease.
+struct LeasedUpdate<'a, 'b> {
     update: &'b mut UpdateOperation<'a>,
-    turn: Turn,
+    lease: UpdateLease,
 }
 
-impl Operation<PipelineManifest> for InTurn<'_, '_> {
+impl Operation<PipelineManifest> for LeasedUpdate<'_, '_> {
     type Change = PipelineUpdate;
 
     async fn plan(
@@ -191,11 +192,11 @@ impl Operation<PipelineManifest> for InTurn<'_, '_> {
         staged: &mut Staged,
     ) -> Result<Option<PipelineUpdate>> {
         let planned = Box::pin(self.update.plan(base, staged));
-        self.turn.keep_during(planned).await
+        self.lease.renew_during(planned).await
     }
 
-    async fn wait_to_plan_again(&mut self, deadline: Duration) -> Result<bool> {
-        self.turn.take(deadline).await
+    async fn before_replan(&mut self, deadline: Duration) -> Result<bool> {
+        self.lease.acquire(deadline).await
     }
 
     fn idempotency_key(&self) -> Option<&str> {
@@ -203,17 +204,20 @@ impl Operation<PipelineManifest> for InTurn<'_, '_> {
     }
 }
 
-impl InTurn<'_, '_> {
+impl LeasedUpdate<'_, '_> {
     async fn run(&mut self) -> Result<UpdateReport> {
+        let clock = Arc::clone(self.update.pipeline.store().clock());
+        let deadline = clock.monotonic() + self.update.options.timeout;
         let newest = loop {
-            if let Some(newest) = self.find_newest().await? {
+            if let Some(newest) = self.find_newest(deadline).await? {
                 break newest;
             }
             if let Some(report) = self.update.create().await? {
                 return Ok(report);
             }
         };
-        let (pipeline, timeout) = (self.update.pipeline, self.update.options.timeout);
+        let pipeline = self.update.pipeline;
+        let timeout = deadline.saturating_sub(clock.monotonic());
         let staged = Staged::new(pipeline);
         match run_on(pipeline, self, staged, Some(newest), timeout).await? {
             RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),
@@ -224,17 +228,24 @@ impl InTurn<'_, '_> {
         }
     }
 
-    /// The newest snapshot, after the updates before which this one has to wait.
-    async fn find_newest(&mut self) -> Result<Option<Snapshot>> {
+    /// The newest snapshot, after the updates before which this one has to wait, until `deadline`. What ends without a
+    /// plan does not wait.
+    async fn find_newest(&mut self, deadline: Duration) -> Result<Option<Snapshot>> {
         let pipeline = self.update.pipeline;
-        let (newest, is_taken) =
-            futures::future::join(pipeline.find_newest(), self.turn.is_taken()).await;
-        let newest = newest?;
-        if !is_taken {
-            return Ok(newest);
+        let (newest, is_held_by_other) =
+            futures::future::join(pipeline.find_newest(), self.lease.is_held_by_other()).await;
+        let Some(newest) = newest? else {
+            return Ok(None);
+        };
+        if !is_held_by_other {
+            return Ok(Some(newest));
         }
-        let now = pipeline.store().clock().monotonic();
-        self.turn.take(now + self.update.options.timeout).await?;
+        let (newest, replay) = find_replay(pipeline, self.idempotency_key()).await?;
+        if replay.is_some() {
+            return Ok(Some(newest));
+        }
+        self.update.check(&newest.manifest)?;
+        self.lease.acquire(deadline).await?;
         pipeline.find_newest().await
     }
 }
@@ -308,14 +319,7 @@ impl<'a> UpdateOperation<'a> {
         base: Arc<PipelineManifest>,
         staged: &mut Staged,
     ) -> Result<PipelineUpdate> {
-        self.check_base(&base)?;
-        self.check_consumed(&base)?;
-        for input in self.sources.values() {
-            if let SourceInput::Staged(changes) = input {
-                changes.check_retained(&base)?;
-            }
-        }
-        let rebuilds = find_rebuilds(&self.graph, &base, &self.options.rebuild)?;
+        let rebuilds = self.check(&base)?;
         let cancel = Cancel::default();
         let _stop_thread = cancel.guard();
         let plan = Plan {
@@ -356,6 +360,18 @@ impl<'a> UpdateOperation<'a> {
             nodes,
             reports,
         })
+    }
+
+    /// Refuses what cannot be done on this version or a later one; returns what is rebuilt.
+    fn check(&self, base: &PipelineManifest) -> Result<BTreeMap<String, Rebuild>> {
+        self.check_base(base)?;
+        self.check_consumed(base)?;
+        for input in self.sources.values() {
+            if let SourceInput::Staged(changes) = input {
+                changes.check_retained(base)?;
+            }
+        }
+        find_rebuilds(&self.graph, base, &self.options.rebuild)
     }
 
     /// The oldest version in the names of what an update of `base` reads.

@@ -75,6 +75,11 @@ impl ProcessId {
         Self::from_tag(tag).is_some_and(|owner| owner.is_dead())
     }
 
+    /// Whether `tag` names a process of this host that is not proven dead.
+    pub fn is_live_tag(tag: &str) -> bool {
+        Self::from_tag(tag).is_some_and(|owner| !owner.is_dead())
+    }
+
     /// Whether `tag` names another process of this host that is not proven dead.
     pub fn is_tag_of_other_process(tag: &str) -> bool {
         Self::from_tag(tag).is_some_and(|owner| !owner.is_current() && !owner.is_dead())

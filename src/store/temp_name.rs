@@ -35,21 +35,18 @@ pub fn is_abandoned(name: &str) -> bool {
         .is_some_and(ProcessId::is_stale_tag)
 }
 
-/// Whether `object` is a hidden file.
-pub fn is_hidden(object: &ObjectMeta) -> bool {
-    let name = object.location.filename();
-    name.is_some_and(|name| name.starts_with(TEMP_PREFIX))
+/// Whether a path is that of a hidden file.
+pub fn is_hidden(path: &str) -> bool {
+    let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+    name.starts_with(TEMP_PREFIX)
 }
 
 /// Whether `object` is a hidden file that nobody will finish: its process has ended, or it is as old as `cutoff` and
-/// not of another process of this host that may be alive.
+/// its process is not known to be alive.
 pub fn is_stale(object: &ObjectMeta, cutoff: DateTime<Utc>) -> bool {
     let name = object.location.filename().unwrap_or_default();
-    name.strip_prefix(TEMP_PREFIX)
-        .is_some_and(|tag| is_stale_tag(tag, object.last_modified <= cutoff))
-}
-
-/// As [`is_stale`], of what follows the prefix.
-pub fn is_stale_tag(tag: &str, is_old: bool) -> bool {
-    ProcessId::is_stale_tag(tag) || is_old && !ProcessId::is_tag_of_other_process(tag)
+    name.strip_prefix(TEMP_PREFIX).is_some_and(|tag| {
+        let is_old = object.last_modified <= cutoff;
+        ProcessId::is_stale_tag(tag) || is_old && !ProcessId::is_live_tag(tag)
+    })
 }

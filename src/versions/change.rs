@@ -98,10 +98,7 @@ pub(crate) trait Operation<M: Versioned>: Send {
 
     /// Waits before it is planned again, because others came first; until `deadline` at most, by the clock of the store.
     /// Returns whether it waited, so that the newest snapshot is another.
-    fn wait_to_plan_again(
-        &mut self,
-        _deadline: Duration,
-    ) -> impl Future<Output = Result<bool>> + Send {
+    fn before_replan(&mut self, _deadline: Duration) -> impl Future<Output = Result<bool>> + Send {
         std::future::ready(Ok(false))
     }
 

@@ -18,7 +18,7 @@
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
 //! the objects of the change. The timeout is for attempts, and for plans after the first eight: an
-//! operation whose every plan comes too late ends.
+//! operation whose every plan comes too late ends. Waits for a lease count beyond the time of the last plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,6 +145,8 @@ struct Attempts<'a, M: RollLists, O: Operation<M>> {
     timeout: Duration,
     deadline: Duration,
     plans: u32,
+    /// How much later than the deadline a wait for a further plan may end: what the last one took.
+    grace: Duration,
     change: Option<O::Change>,
     count: u32,
     waited: Duration,
@@ -179,6 +181,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             timeout,
             deadline: folder.store.clock().monotonic() + timeout,
             plans: 0,
+            grace: Duration::ZERO,
             change: None,
             count: 0,
             waited: Duration::ZERO,
@@ -397,7 +400,11 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                         return Err(commit_timeout_error(self.folder, self.timeout));
                     }
                     log::info!("a change of {:?} is planned again: {e}", self.folder.root());
-                    if self.operation.wait_to_plan_again(self.deadline).await? {
+                    let started_at = clock.monotonic();
+                    let end = self.deadline.max(started_at) + self.grace;
+                    if self.operation.before_replan(end).await? {
+                        let waited = clock.monotonic().saturating_sub(started_at);
+                        self.deadline += waited.min(self.grace);
                         return Ok(Prepared::Outdated);
                     }
                 }
@@ -407,9 +414,11 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         let started_at = clock.monotonic();
         let planned = self.operation.plan(base, &mut self.staged).await;
         let elapsed = clock.monotonic().saturating_sub(started_at);
+        self.grace = Duration::ZERO;
         if self.plans < MAX_UNTIMED_PLANS {
             self.plans += 1;
             self.deadline += elapsed;
+            self.grace = elapsed;
         }
         let change = match planned {
             Err(e) if self.is_outdated(&e) => return Ok(Prepared::Outdated),

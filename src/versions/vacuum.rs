@@ -9,7 +9,7 @@
 //! Times are those of the store: a probe object gives its current time. Objects that are younger than the
 //! retention are never removed, nor are those whose names are not of pds ([`Vacuumable::base_version`]).
 //! Hidden files, which writers that were killed leave on local disks, are removed once their process has
-//! ended, whatever their age, or, if that is not known, a day after the last write.
+//! ended, whatever their age, or, if that is not known, a week after the last write.
 //!
 //! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
 //! version is missing, because its references are not known. If another vacuum has raised the floor
@@ -32,7 +32,7 @@ use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::temp_name::{is_stale, probe_path};
+use crate::store::temp_name::{is_hidden, is_stale, probe_path};
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
@@ -40,8 +40,8 @@ const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
 const CONCURRENT_READS: usize = 16;
 /// The maximum number of missing manifests that are reported.
 const MAX_REPORTED_MANIFESTS: usize = 100;
-/// No write takes longer from the last byte of a hidden file to its name.
-const MAX_HIDDEN_AGE: Duration = Duration::from_hours(24);
+/// How old hidden files are, of processes of which nothing is known, when they are removed.
+const MIN_HIDDEN_AGE: Duration = Duration::from_hours(7 * 24);
 
 /// A manifest that tells what it references, so that a vacuum knows what no version does.
 pub trait Vacuumable: RollLists {
@@ -92,7 +92,7 @@ pub async fn vacuum<M: Vacuumable>(
     let now = store_time(folder).await?;
     let cutoffs = Cutoffs {
         objects: before(now, retention),
-        hidden: before(now, retention.max(MAX_HIDDEN_AGE)),
+        hidden: before(now, retention.max(MIN_HIDDEN_AGE)),
     };
     let newest = folder.newest().await?.manifest;
     let change = RaiseGcFloor {
@@ -110,8 +110,13 @@ pub async fn vacuum<M: Vacuumable>(
     let report = find_unreferenced(folder, &*manifest, cutoffs).await?;
     if !dry_run {
         let unreferenced = report.files.iter().chain(&report.manifests);
-        let paths: Vec<String> = unreferenced.map(|relative| folder.path(relative)).collect();
+        let paths = unreferenced.map(|relative| folder.path(relative));
+        let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
         folder.store.delete_all(&paths).await?;
+        // Those of another user may not be removable.
+        if let Err(e) = folder.store.delete_all(&hidden).await {
+            log::warn!("hidden files could not be removed: {e}");
+        }
     }
     Ok(report)
 }

@@ -47,8 +47,9 @@ class Pipeline(Declarations):
         path: The folder of the pipeline, relative to the store. The first update creates it.
         memory_limit: The limit of the memory of an update in bytes, beside what the functions take. What does not
             fit is spilled to temporary files.
-        commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers. It
-            does not include the first eight computations of an update.
+        commit_timeout: The time in seconds in which a commit is attempted again after conflicts with other writers,
+            waits for updates that have lost such conflicts included. It does not include the first eight computations
+            of an update.
         engine: What computes stages with much work: `pds.spark.SparkEngine(spark)`. Defaults to this process. The
             tables are the same.
 

@@ -186,10 +186,10 @@ def test_a_long_update_is_not_overtaken_for_ever(store: pds.Store) -> None:
         finally:
             stop.set()
         numbers = [other.result() for other in others]
-    assert len(plans) <= 3, "it lost more than one race after it had the turn"
+    assert len(plans) <= 3, "it lost more than one race after it held the lease"
     content = dict(plain_rows(open_pipeline()["phrases"].read()))
     assert len(content) == 2 + sum(numbers)
-    assert not store.is_file("p/_turn")
+    assert not store.is_file("p/_update_lease")
 
 
 # A file of more than so many bytes fails as on a full disk; only what is set aside is on the disk.

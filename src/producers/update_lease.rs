@@ -1,0 +1,497 @@
+//! A lease among the updates of one pipeline, of which any two conflict.
+//!
+//! Short updates would overtake a long one each time. So an update that lost a race acquires the lease: it writes the
+//! object [`names::UPDATE_LEASE`], writes it again each [`RENEWAL`] while it plans, and removes it at its end. Others
+//! look for the object before they read what they begin with, and wait while its value changes; then they acquire the
+//! lease themselves.
+//!
+//! That is advice: whether a commit counts is decided by the pointer alone. What is lost of these requests, or arrives
+//! late, costs a writer time:
+//!
+//! | what happens | what it costs |
+//! | --- | --- |
+//! | the holder is killed | nothing on its host, elsewhere a wait of [`LEASE`]; then another acquires the lease |
+//! | a renewal or a write of the object arrives after its removal | the same |
+//! | the holder is suspended for longer than the lease, or hangs (see [`MAX_HOLD`]) | the same |
+//! | a removal arrives after another has acquired the lease | nobody waits for that one |
+//! | two see the same abandoned object | one replaces it, the other one waits |
+//! | an answer is lost | the holder knows its claim by the id of its update |
+//! | the object cannot be read or written, or within [`ANSWER`] | this update neither waits nor acquires the lease |
+//! | a wait reaches its deadline | [`ErrorKind::CommitConflict`] if it saw the value change, else it goes on |
+//!
+//! Times are those of one process each; the object has none. How long a value has not changed is kept for all updates of
+//! a process, of which each may wait for less than the lease. A pause between two looks counts for a second at most: the
+//! machine may have slept.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use serde::{Deserialize, Serialize};
+
+use super::{Pipeline, names};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::cas::{CasResult, Register, VersionedValue};
+use crate::store::process_id::ProcessId;
+use crate::store::{SendLimit, Store};
+
+/// How long a value that does not change is waited for.
+const LEASE: Duration = Duration::from_secs(20);
+/// How often the holder writes a new value.
+const RENEWAL: Duration = Duration::from_secs(5);
+/// For how long it does, and at least: four times what its last plan took. A function that hangs must not stop others.
+const MAX_HOLD: Duration = Duration::from_mins(1);
+/// How long an answer is waited for.
+const ANSWER: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// What counts of the time between two looks.
+const MAX_CREDIT: Duration = Duration::from_secs(1);
+const MAX_BYTES: u64 = 4096;
+
+/// The value of the object.
+#[derive(Debug, Serialize, Deserialize)]
+struct Claim {
+    /// The update that has the lease.
+    update: String,
+    /// How often it has written the object.
+    renewal: u64,
+    /// Where the update runs.
+    process: ProcessId,
+}
+
+/// The value that a process saw last, and for how long it has not changed.
+#[derive(Debug, Default)]
+struct LastSeen {
+    value: Bytes,
+    seen_at: Duration,
+    unchanged: Duration,
+}
+
+/// The lease of one update, which may hold it.
+pub(super) struct UpdateLease {
+    store: Store,
+    path: String,
+    update: String,
+    renewal: u64,
+    held: Option<VersionedValue>,
+    /// A claim of this update may be there.
+    may_be_there: bool,
+    /// The store did not answer as it should: the update goes on without.
+    is_given_up: bool,
+    last_seen: Arc<Mutex<LastSeen>>,
+    last_plan: Duration,
+}
+
+impl UpdateLease {
+    pub(super) fn new(pipeline: &Pipeline) -> Self {
+        let store = pipeline.store().clone();
+        let path = pipeline.path(names::UPDATE_LEASE);
+        Self {
+            update: format!("{:032x}", store.clock().new_id()),
+            renewal: 0,
+            held: None,
+            may_be_there: false,
+            is_given_up: false,
+            last_seen: store.shared_state(&path),
+            last_plan: Duration::ZERO,
+            path,
+            store,
+        }
+    }
+
+    /// Whether another update has the lease.
+    pub(super) async fn is_held_by_other(&self) -> bool {
+        matches!(self.read().await, Ok(Some(value)) if !is_abandoned(&value))
+    }
+
+    /// Acquires the lease, or waits for it until `deadline`. Returns whether it has waited.
+    pub(super) async fn acquire(&mut self, deadline: Duration) -> Result<bool> {
+        let clock = Arc::clone(self.store.clock());
+        let (mut pause, mut has_waited) = (MIN_PAUSE, false);
+        let (mut seen, mut is_alive): (Option<Bytes>, bool) = (None, false);
+        while self.held.is_none() && !self.is_given_up {
+            let Ok(current) = self.read().await else {
+                self.is_given_up = true;
+                break;
+            };
+            let now = clock.monotonic();
+            let is_over = match &current {
+                None => true,
+                Some(value) => {
+                    is_alive |= seen
+                        .replace(value.bytes.clone())
+                        .is_some_and(|s| s != value.bytes);
+                    is_abandoned(value) || self.look(value, now) >= LEASE
+                }
+            };
+            if is_over {
+                self.write(current.as_ref()).await;
+                if self.held.is_some() {
+                    break;
+                }
+            }
+            if now >= deadline {
+                if is_alive {
+                    return Err(self.timeout_error());
+                }
+                break;
+            }
+            let fraction = u32::try_from(clock.new_id() % 1024).unwrap_or(0);
+            let pause_now = pause / 2 + pause * fraction / 2048;
+            clock
+                .sleep(pause_now.min(deadline.saturating_sub(now)))
+                .await;
+            pause = (pause * 2).min(MAX_PAUSE);
+            has_waited = true;
+        }
+        Ok(has_waited)
+    }
+
+    /// Runs a plan; renews the lease meanwhile, if this update has it.
+    pub(super) async fn renew_during<T>(&mut self, plan: impl Future<Output = T>) -> T {
+        let clock = Arc::clone(self.store.clock());
+        let started_at = clock.monotonic();
+        let renew = async {
+            let end = started_at + MAX_HOLD.max(self.last_plan * 4);
+            while let Some(held) = self.held.clone()
+                && clock.monotonic() < end
+            {
+                clock.sleep(RENEWAL).await;
+                self.write(Some(&held)).await;
+            }
+            futures::future::pending::<()>().await;
+        };
+        let planned = match select(std::pin::pin!(plan), std::pin::pin!(renew)).await {
+            Either::Left((planned, _)) => planned,
+            Either::Right(((), _)) => unreachable!("renewals do not end"),
+        };
+        self.last_plan = clock.monotonic().saturating_sub(started_at);
+        planned
+    }
+
+    /// Releases the lease.
+    pub(super) async fn release(&mut self) {
+        if self.may_be_there {
+            remove_claim(&self.limited(), &self.path, &self.update).await;
+        }
+        self.may_be_there = false;
+        self.held = None;
+    }
+
+    /// How long a value has not changed.
+    fn look(&self, value: &VersionedValue, now: Duration) -> Duration {
+        let mut last = self
+            .last_seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if last.value == value.bytes {
+            let elapsed = now.saturating_sub(last.seen_at);
+            last.unchanged += elapsed.min(MAX_CREDIT);
+        } else {
+            last.value = value.bytes.clone();
+            last.unchanged = Duration::ZERO;
+        }
+        last.seen_at = now;
+        last.unchanged
+    }
+
+    async fn read(&self) -> Result<Option<VersionedValue>> {
+        let store = self.limited();
+        let register = Register::new(&store, &self.path);
+        register.read_at_most(MAX_BYTES).await
+    }
+
+    /// Writes a new value in the place of `current`. Then this update holds the lease, unless another took it.
+    async fn write(&mut self, current: Option<&VersionedValue>) {
+        self.renewal += 1;
+        let claim = Claim {
+            update: self.update.clone(),
+            renewal: self.renewal,
+            process: ProcessId::current(),
+        };
+        let bytes = Bytes::from(serde_json::to_vec(&claim).unwrap_or_default());
+        let store = self.limited();
+        let register = Register::new(&store, &self.path);
+        self.may_be_there = true;
+        let written = match current {
+            Some(current) => register.replace(current, bytes).await,
+            None => register.create(bytes).await,
+        };
+        self.held = match written {
+            Ok(CasResult::Won(value)) => Some(value),
+            // The answer to an earlier write of this update may have been lost.
+            Ok(CasResult::Conflict(value)) if is_claim_of(&value, &self.update) => Some(value),
+            Ok(CasResult::Conflict(_) | CasResult::Missing) => None,
+            Err(e) => {
+                log::info!("{} could not be written: {e}", self.path);
+                self.is_given_up = true;
+                None
+            }
+        };
+    }
+
+    /// The store, which does not wait long for an answer: an update does not need it.
+    fn limited(&self) -> Store {
+        self.store.with_send_limit(SendLimit {
+            deadline: Some(self.store.clock().monotonic() + ANSWER),
+            ..SendLimit::default()
+        })
+    }
+
+    fn timeout_error(&self) -> Error {
+        let message = "gave up: other updates, which had lost races before, were under way until the timeout; nothing was \
+                       committed, try again or raise commit_timeout";
+        Error::new(ErrorKind::CommitConflict, message).with_path(&self.path)
+    }
+}
+
+impl Drop for UpdateLease {
+    /// What is cancelled releases the lease, too, if its runtime goes on.
+    fn drop(&mut self) {
+        if !self.may_be_there {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let (store, path) = (self.limited(), std::mem::take(&mut self.path));
+        let update = std::mem::take(&mut self.update);
+        runtime.spawn(async move { remove_claim(&store, &path, &update).await });
+    }
+}
+
+/// Removes the object if the claim is that of an update.
+async fn remove_claim(store: &Store, path: &str, update: &str) {
+    let removed = match Register::new(store, path).read_at_most(MAX_BYTES).await {
+        Ok(Some(value)) if is_claim_of(&value, update) => store.delete(path).await.map(|_| ()),
+        read => read.map(|_| ()),
+    };
+    if let Err(e) = removed {
+        log::info!("{path} could not be removed: {e}");
+    }
+}
+
+fn parse(value: &VersionedValue) -> Option<Claim> {
+    serde_json::from_slice(&value.bytes).ok()
+}
+
+fn is_claim_of(value: &VersionedValue, update: &str) -> bool {
+    parse(value).is_some_and(|claim| claim.update == update)
+}
+
+/// Whether the process that wrote a value has certainly ended.
+fn is_abandoned(value: &VersionedValue) -> bool {
+    parse(value).is_some_and(|claim| claim.process.is_dead())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use async_trait::async_trait;
+    use chrono::{DateTime, Utc};
+
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+    use crate::testing::{faulty_memory, test_store_with_clock};
+
+    /// Time passes only while somebody sleeps.
+    #[derive(Debug, Default)]
+    struct SleepClock(AtomicU64);
+
+    #[async_trait]
+    impl Clock for SleepClock {
+        fn now(&self) -> DateTime<Utc> {
+            SystemClock.now()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::SeqCst))
+        }
+
+        async fn sleep(&self, duration: Duration) {
+            let end = self.monotonic() + duration;
+            while self.monotonic() < end {
+                self.0.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        }
+
+        fn new_id(&self) -> u128 {
+            SystemClock.new_id()
+        }
+    }
+
+    fn pipeline() -> Pipeline {
+        let clock = Arc::new(SleepClock::default());
+        let store = test_store_with_clock(&faulty_memory(), true, clock);
+        Pipeline::new(store, "p").unwrap()
+    }
+
+    const LONG: Duration = Duration::from_hours(1);
+
+    /// Writes the object as a process of another host does.
+    async fn claim_elsewhere(pipeline: &Pipeline, renewal: u64) {
+        let host = "other".to_owned();
+        let process = ProcessId {
+            host,
+            ..ProcessId::current()
+        };
+        let claim = Claim {
+            update: "u".to_owned(),
+            renewal,
+            process,
+        };
+        let value = serde_json::to_vec(&claim).unwrap();
+        let (store, path) = (pipeline.store(), pipeline.path(names::UPDATE_LEASE));
+        let mode = object_store::PutMode::Overwrite;
+        store.put(&path, value.into(), mode).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_waits_until_the_other_releases_the_lease() {
+        let pipeline = pipeline();
+        let (mut first, mut second) = (UpdateLease::new(&pipeline), UpdateLease::new(&pipeline));
+        assert!(!first.is_held_by_other().await);
+        assert!(!first.acquire(LONG).await.unwrap());
+        assert!(!first.acquire(LONG).await.unwrap(), "it holds the lease");
+        assert!(second.is_held_by_other().await);
+        let clock = Arc::clone(pipeline.store().clock());
+        let first_works = async {
+            first.renew_during(clock.sleep(LEASE * 5)).await;
+            let ended = clock.monotonic();
+            first.release().await;
+            ended
+        };
+        let (ended, waited) = futures::future::join(first_works, second.acquire(LONG)).await;
+        assert!(ended >= LEASE * 5 && clock.monotonic() >= ended);
+        assert!(waited.unwrap());
+        second.release().await;
+        assert!(!first.is_held_by_other().await);
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_does_not_go_on_is_waited_for_once() {
+        let pipeline = pipeline();
+        claim_elsewhere(&pipeline, 1).await;
+        let clock = Arc::clone(pipeline.store().clock());
+        let mut lease = UpdateLease::new(&pipeline);
+        assert!(lease.is_held_by_other().await);
+        let renews = async {
+            clock.sleep(LEASE / 2).await;
+            claim_elsewhere(&pipeline, 2).await;
+        };
+        let (waited, ()) = futures::future::join(lease.acquire(LONG), renews).await;
+        assert!(waited.unwrap());
+        let elapsed = clock.monotonic();
+        assert!(
+            elapsed > LEASE * 5 / 4 && elapsed < LEASE * 2,
+            "{elapsed:?}"
+        );
+        lease.release().await;
+        assert!(!UpdateLease::new(&pipeline).acquire(LONG).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_one_who_goes_on_ends_by_the_timeout() {
+        let pipeline = pipeline();
+        let clock = Arc::clone(pipeline.store().clock());
+        claim_elsewhere(&pipeline, 1).await;
+        let renews = async {
+            clock.sleep(LEASE / 4).await;
+            claim_elsewhere(&pipeline, 2).await;
+        };
+        let mut lease = UpdateLease::new(&pipeline);
+        let (ended, ()) = futures::future::join(lease.acquire(LEASE / 2), renews).await;
+        let error = ended.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CommitConflict);
+        assert!(error.message().contains("commit_timeout"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn short_timeouts_end_the_wait_for_one_who_does_not_go_on() {
+        let pipeline = pipeline();
+        claim_elsewhere(&pipeline, 1).await;
+        let clock = Arc::clone(pipeline.store().clock());
+        let mut takes = 0;
+        loop {
+            // Each goes on without the lease, like an update of which nobody is in the way.
+            let mut lease = UpdateLease::new(&pipeline);
+            lease.acquire(clock.monotonic() + LEASE / 8).await.unwrap();
+            takes += 1;
+            if lease.held.is_some() {
+                break;
+            }
+        }
+        assert!((8..=10).contains(&takes), "{takes}");
+        assert!(
+            !UpdateLease::new(&pipeline)
+                .acquire(Duration::ZERO)
+                .await
+                .unwrap()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_plan_that_hangs_loses_the_lease() {
+        let pipeline = pipeline();
+        let mut hangs = UpdateLease::new(&pipeline);
+        hangs.acquire(LONG).await.unwrap();
+        let mut other = UpdateLease::new(&pipeline);
+        let never = std::future::pending::<()>();
+        let hung = std::pin::pin!(hangs.renew_during(never));
+        let waits = std::pin::pin!(other.acquire(LONG));
+        let ended = select(hung, waits).await;
+        assert!(matches!(ended, Either::Right((Ok(true), _))));
+        let elapsed = pipeline.store().clock().monotonic();
+        assert!(elapsed < MAX_HOLD + LEASE * 2, "{elapsed:?}");
+    }
+
+    #[tokio::test]
+    async fn an_own_claim_is_known_whatever_was_answered() {
+        let pipeline = pipeline();
+        let mut lease = UpdateLease::new(&pipeline);
+        lease.acquire(LONG).await.unwrap();
+        let before = lease.held.clone().unwrap();
+        lease.write(Some(&before)).await;
+        // As if the answer had been lost.
+        lease.write(Some(&before)).await;
+        assert!(lease.held.is_some());
+        drop(lease);
+        let clock = Arc::clone(pipeline.store().clock());
+        clock.sleep(Duration::from_millis(100)).await;
+        assert!(
+            !UpdateLease::new(&pipeline).is_held_by_other().await,
+            "it is removed by the drop"
+        );
+    }
+
+    #[tokio::test]
+    async fn one_who_lost_the_lease_does_not_keep_it() {
+        let pipeline = pipeline();
+        let mut lease = UpdateLease::new(&pipeline);
+        lease.acquire(LONG).await.unwrap();
+        claim_elsewhere(&pipeline, 1).await;
+        let clock = Arc::clone(pipeline.store().clock());
+        lease.renew_during(clock.sleep(RENEWAL * 2)).await;
+        lease.release().await;
+        assert!(lease.is_held_by_other().await, "it is the other one's");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_claim_is_waited_for_like_one() {
+        let pipeline = pipeline();
+        let path = pipeline.path(names::UPDATE_LEASE);
+        let mode = object_store::PutMode::Overwrite;
+        pipeline
+            .store()
+            .put(&path, Bytes::from_static(b"?"), mode)
+            .await
+            .unwrap();
+        let mut lease = UpdateLease::new(&pipeline);
+        assert!(lease.is_held_by_other().await);
+        assert!(lease.acquire(LONG).await.unwrap());
+    }
+}
