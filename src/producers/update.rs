@@ -33,6 +33,9 @@ use crate::versions::{
     find_replay, remove,
 };
 
+/// What is left at least of the timeout after a wait for the lease.
+const MIN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The options of an update.
 #[derive(Debug, Clone)]
 pub struct UpdateOptions {
@@ -195,7 +198,8 @@ impl Operation<PipelineManifest> for LeasedUpdate<'_, '_> {
         self.lease.renew_during(planned).await
     }
 
-    async fn before_replan(&mut self, deadline: Duration) -> Result<bool> {
+    async fn before_replan(&mut self, base: &Snapshot, deadline: Duration) -> Result<bool> {
+        self.update.check(&base.manifest)?;
         self.lease.acquire(deadline).await
     }
 
@@ -206,18 +210,21 @@ impl Operation<PipelineManifest> for LeasedUpdate<'_, '_> {
 
 impl LeasedUpdate<'_, '_> {
     async fn run(&mut self) -> Result<UpdateReport> {
-        let clock = Arc::clone(self.update.pipeline.store().clock());
-        let deadline = clock.monotonic() + self.update.options.timeout;
+        let pipeline = self.update.pipeline;
+        let clock = Arc::clone(pipeline.store().clock());
+        let mut deadline = clock.monotonic() + self.update.options.timeout;
         let newest = loop {
             if let Some(newest) = self.find_newest(deadline).await? {
                 break newest;
             }
+            let started_at = clock.monotonic();
             if let Some(report) = self.update.create().await? {
                 return Ok(report);
             }
+            deadline += clock.monotonic().saturating_sub(started_at);
         };
-        let pipeline = self.update.pipeline;
-        let timeout = deadline.saturating_sub(clock.monotonic());
+        let left = deadline.saturating_sub(clock.monotonic());
+        let timeout = left.max(MIN_TIMEOUT.min(self.update.options.timeout));
         let staged = Staged::new(pipeline);
         match run_on(pipeline, self, staged, Some(newest), timeout).await? {
             RunResult::Committed(committed, change) => Ok(report(&committed, change.reports)),

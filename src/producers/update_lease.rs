@@ -16,7 +16,8 @@
 //! | a removal arrives after another has acquired the lease | nobody waits for that one |
 //! | two see the same abandoned object | one replaces it, the other one waits |
 //! | an answer is lost | the holder knows its claim by the id of its update |
-//! | the object cannot be read or written, or within [`ANSWER`] | this update neither waits nor acquires the lease |
+//! | the object cannot be read or written, or not within [`ANSWER`] | this update neither waits nor acquires the lease |
+//! | a renewal fails | it is tried again after [`RENEWAL`] |
 //! | a wait reaches its deadline | [`ErrorKind::CommitConflict`] if it saw the value change, else it goes on |
 //!
 //! Times are those of one process each; the object has none. How long a value has not changed is kept for all updates of
@@ -76,6 +77,7 @@ pub(super) struct UpdateLease {
     update: String,
     renewal: u64,
     held: Option<VersionedValue>,
+    written_at: Duration,
     /// A claim of this update may be there.
     may_be_there: bool,
     /// The store did not answer as it should: the update goes on without.
@@ -92,6 +94,7 @@ impl UpdateLease {
             update: format!("{:032x}", store.clock().new_id()),
             renewal: 0,
             held: None,
+            written_at: Duration::ZERO,
             may_be_there: false,
             is_given_up: false,
             last_seen: store.shared_state(&path),
@@ -111,6 +114,13 @@ impl UpdateLease {
         let clock = Arc::clone(self.store.clock());
         let (mut pause, mut has_waited) = (MIN_PAUSE, false);
         let (mut seen, mut is_alive): (Option<Bytes>, bool) = (None, false);
+        if let Some(held) = self.held.clone()
+            && clock.monotonic() >= self.written_at + RENEWAL
+        {
+            // Another may have acquired it since.
+            self.held = None;
+            self.is_given_up = self.write(Some(&held)).await.is_err();
+        }
         while self.held.is_none() && !self.is_given_up {
             let Ok(current) = self.read().await else {
                 self.is_given_up = true;
@@ -127,8 +137,8 @@ impl UpdateLease {
                 }
             };
             if is_over {
-                self.write(current.as_ref()).await;
-                if self.held.is_some() {
+                self.is_given_up = self.write(current.as_ref()).await.is_err();
+                if self.held.is_some() || self.is_given_up {
                     break;
                 }
             }
@@ -158,8 +168,13 @@ impl UpdateLease {
             while let Some(held) = self.held.clone()
                 && clock.monotonic() < end
             {
-                clock.sleep(RENEWAL).await;
-                self.write(Some(&held)).await;
+                let due = self.written_at + RENEWAL;
+                clock.sleep(due.saturating_sub(clock.monotonic())).await;
+                // After an error it is tried again at the next renewal.
+                if self.write(Some(&held)).await.is_ok() && self.held.is_none() {
+                    // Its object may have been removed.
+                    let _ = self.write(None).await;
+                }
             }
             futures::future::pending::<()>().await;
         };
@@ -203,8 +218,8 @@ impl UpdateLease {
         register.read_at_most(MAX_BYTES).await
     }
 
-    /// Writes a new value in the place of `current`. Then this update holds the lease, unless another took it.
-    async fn write(&mut self, current: Option<&VersionedValue>) {
+    /// Writes a new value in the place of `current`. Then this update holds the lease, unless another acquired it.
+    async fn write(&mut self, current: Option<&VersionedValue>) -> Result<()> {
         self.renewal += 1;
         let claim = Claim {
             update: self.update.clone(),
@@ -215,6 +230,7 @@ impl UpdateLease {
         let store = self.limited();
         let register = Register::new(&store, &self.path);
         self.may_be_there = true;
+        self.written_at = store.clock().monotonic();
         let written = match current {
             Some(current) => register.replace(current, bytes).await,
             None => register.create(bytes).await,
@@ -226,10 +242,10 @@ impl UpdateLease {
             Ok(CasResult::Conflict(_) | CasResult::Missing) => None,
             Err(e) => {
                 log::info!("{} could not be written: {e}", self.path);
-                self.is_given_up = true;
-                None
+                return Err(e);
             }
         };
+        Ok(())
     }
 
     /// The store, which does not wait long for an answer: an update does not need it.
@@ -450,14 +466,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_who_lost_the_lease_waits_for_it_again() {
+        let pipeline = pipeline();
+        let clock = Arc::clone(pipeline.store().clock());
+        let mut lease = UpdateLease::new(&pipeline);
+        lease.acquire(LONG).await.unwrap();
+        clock.sleep(LEASE * 2).await;
+        claim_elsewhere(&pipeline, 1).await;
+        assert!(lease.acquire(LONG).await.unwrap());
+        // What is removed by a late request is written again.
+        let (store, path) = (pipeline.store(), pipeline.path(names::UPDATE_LEASE));
+        store.delete(&path).await.unwrap();
+        lease.renew_during(clock.sleep(RENEWAL * 2)).await;
+        assert!(lease.is_held_by_other().await);
+    }
+
+    #[tokio::test]
     async fn an_own_claim_is_known_whatever_was_answered() {
         let pipeline = pipeline();
         let mut lease = UpdateLease::new(&pipeline);
         lease.acquire(LONG).await.unwrap();
         let before = lease.held.clone().unwrap();
-        lease.write(Some(&before)).await;
+        lease.write(Some(&before)).await.unwrap();
         // As if the answer had been lost.
-        lease.write(Some(&before)).await;
+        lease.write(Some(&before)).await.unwrap();
         assert!(lease.held.is_some());
         drop(lease);
         let clock = Arc::clone(pipeline.store().clock());

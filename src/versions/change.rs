@@ -97,8 +97,12 @@ pub(crate) trait Operation<M: Versioned>: Send {
     ) -> impl Future<Output = Result<Option<Self::Change>>> + Send;
 
     /// Waits before it is planned again, because others came first; until `deadline` at most, by the clock of the store.
-    /// Returns whether it waited, so that the newest snapshot is another.
-    fn before_replan(&mut self, _deadline: Duration) -> impl Future<Output = Result<bool>> + Send {
+    /// Returns whether it waited, so that the newest snapshot is not `base` any more.
+    fn before_replan(
+        &mut self,
+        _base: &Snapshot<M>,
+        _deadline: Duration,
+    ) -> impl Future<Output = Result<bool>> + Send {
         std::future::ready(Ok(false))
     }
 

@@ -25,13 +25,14 @@ use std::time::Duration;
 
 pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, commit_id_at, read_newest};
+use super::backoff::{MIN_BACKOFF, commit_timeout_error, jitter};
 pub use super::change::Change;
 use super::change::{Operation, Unplanned, apply, check_required_version};
 use super::commit_id::CommitId;
 use super::finalize::{finalize_manifest, record_transaction};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
-use super::manifest::{CommitOperation, Transaction, Versioned};
+use super::manifest::{CommitOperation, Transaction};
 use super::outcome::Committed;
 use super::outcome::{CommitError, CommitOutcome, is_conflict};
 use super::staged::{Staged, remove};
@@ -40,9 +41,6 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// For how long a commit is retried unless the caller sets a timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
-const MIN_BACKOFF: Duration = Duration::from_millis(10);
-// One writer wins every round, so a longer delay only makes the losers lose again.
-const MAX_BACKOFF: Duration = Duration::from_millis(250);
 /// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
 /// How many plans do not count towards the timeout.
@@ -147,6 +145,8 @@ struct Attempts<'a, M: RollLists, O: Operation<M>> {
     plans: u32,
     /// How much later than the deadline a wait for a further plan may end: what the last one took.
     grace: Duration,
+    /// It has waited, and is planned again whatever the time is.
+    has_waited: bool,
     change: Option<O::Change>,
     count: u32,
     waited: Duration,
@@ -182,6 +182,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             deadline: folder.store.clock().monotonic() + timeout,
             plans: 0,
             grace: Duration::ZERO,
+            has_waited: false,
             change: None,
             count: 0,
             waited: Duration::ZERO,
@@ -386,6 +387,26 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         }
     }
 
+    /// Waits as long as the operation wants before it is planned again; false if `base` is not the newest snapshot then.
+    async fn wait_before_replan(&mut self, base: &Snapshot<M>) -> Result<bool> {
+        if std::mem::take(&mut self.has_waited) {
+            return Ok(true);
+        }
+        let clock = self.folder.store.clock();
+        let started_at = clock.monotonic();
+        let was_tried = self.count > 0 || self.plans >= MAX_UNTIMED_PLANS;
+        if was_tried && started_at >= self.deadline {
+            return Err(commit_timeout_error(self.folder, self.timeout));
+        }
+        let end = self.deadline.max(started_at) + self.grace;
+        self.has_waited = self.operation.before_replan(base, end).await?;
+        if self.has_waited {
+            let waited = clock.monotonic().saturating_sub(started_at);
+            self.deadline += waited.min(self.grace);
+        }
+        Ok(!self.has_waited)
+    }
+
     /// Applies the change to a snapshot, after it was planned where there is none that applies.
     async fn prepare(&mut self, base: &Snapshot<M>) -> Result<Prepared<M>> {
         let clock = self.folder.store.clock();
@@ -395,16 +416,8 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         if let Some(change) = &self.change {
             match apply(self.folder, change, &base.manifest) {
                 Err(e) if is_conflict(&e) => {
-                    let was_tried = self.count > 0 || self.plans >= MAX_UNTIMED_PLANS;
-                    if was_tried && clock.monotonic() >= self.deadline {
-                        return Err(commit_timeout_error(self.folder, self.timeout));
-                    }
                     log::info!("a change of {:?} is planned again: {e}", self.folder.root());
-                    let started_at = clock.monotonic();
-                    let end = self.deadline.max(started_at) + self.grace;
-                    if self.operation.before_replan(end).await? {
-                        let waited = clock.monotonic().saturating_sub(started_at);
-                        self.deadline += waited.min(self.grace);
+                    if !self.wait_before_replan(base).await? {
                         return Ok(Prepared::Outdated);
                     }
                 }
@@ -480,21 +493,4 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
         Ok(ended)
     }
-}
-
-pub(super) fn commit_timeout_error<M: Versioned>(folder: &Folder<M>, timeout: Duration) -> Error {
-    let message = format!(
-        "gave up after {} s: lost every race against concurrent commits; nothing was committed, try \
-         again or raise commit_timeout",
-        timeout.as_secs()
-    );
-    Error::new(ErrorKind::CommitConflict, message).with_path(folder.root())
-}
-
-/// A random delay, uniform between [`MIN_BACKOFF`] and three times the previous one, at most
-/// [`MAX_BACKOFF`].
-fn jitter(random_bits: u128, previous: Duration) -> Duration {
-    let span = (previous * 3).saturating_sub(MIN_BACKOFF);
-    let fraction = u32::try_from(random_bits % 1024).unwrap_or(0);
-    (MIN_BACKOFF + span * fraction / 1024).min(MAX_BACKOFF)
 }

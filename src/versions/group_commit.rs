@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
+use super::backoff::commit_timeout_error;
 use super::change::{Change, check_gc_floor};
-use super::commit::{commit_as, commit_onto, commit_timeout_error};
+use super::commit::{commit_as, commit_onto};
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::lists::RollLists;

@@ -12,6 +12,7 @@
 //! write again), [`crate::ErrorKind::VersionExpired`] (the version has been vacuumed).
 
 mod attempt;
+mod backoff;
 mod change;
 pub mod commit;
 mod commit_id;
