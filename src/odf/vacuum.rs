@@ -30,8 +30,7 @@ use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::store::temp_name::{is_hidden, is_stale};
-use crate::table::Table;
-use crate::table::{list_objects, list_root};
+use crate::table::{Table, list_objects, list_root};
 use crate::versions::vacuum::{before, store_time};
 
 /// Younger objects are never removed.

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | the holder is killed | nothing on its host, elsewhere a wait of [`LEASE`]; then another acquires the lease |
 //! | a renewal or a write of the object arrives after its removal | the same |
-//! | the holder is suspended for longer than the lease, or hangs (see [`MAX_HOLD`]) | the same |
+//! | the holder is suspended for longer than the lease, or hangs (see [`MIN_HOLD`]) | the same |
 //! | a removal arrives after another has acquired the lease | nobody waits for that one |
 //! | two see the same abandoned object | one replaces it, the other one waits |
 //! | an answer is lost | the holder knows its claim by the id of its update |
@@ -41,8 +41,9 @@ use crate::store::{SendLimit, Store};
 const LEASE: Duration = Duration::from_secs(20);
 /// How often the holder writes a new value.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// For how long it does, and at least: four times what its last plan took. A function that hangs must not stop others.
-const MAX_HOLD: Duration = Duration::from_mins(1);
+/// For how long it does at least; else four times as long as its last plan took. A function that hangs must not stop
+/// others.
+const MIN_HOLD: Duration = Duration::from_mins(1);
 /// How long an answer is waited for.
 const ANSWER: Duration = Duration::from_secs(5);
 const MIN_PAUSE: Duration = Duration::from_millis(10);
@@ -133,7 +134,7 @@ impl UpdateLease {
                     is_alive |= seen
                         .replace(value.bytes.clone())
                         .is_some_and(|s| s != value.bytes);
-                    is_abandoned(value) || self.look(value, now) >= LEASE
+                    is_abandoned(value) || self.unchanged_for(value, now) >= LEASE
                 }
             };
             if is_over {
@@ -164,7 +165,7 @@ impl UpdateLease {
         let clock = Arc::clone(self.store.clock());
         let started_at = clock.monotonic();
         let renew = async {
-            let end = started_at + MAX_HOLD.max(self.last_plan * 4);
+            let end = started_at + MIN_HOLD.max(self.last_plan * 4);
             while let Some(held) = self.held.clone()
                 && clock.monotonic() < end
             {
@@ -196,7 +197,7 @@ impl UpdateLease {
     }
 
     /// How long a value has not changed.
-    fn look(&self, value: &VersionedValue, now: Duration) -> Duration {
+    fn unchanged_for(&self, value: &VersionedValue, now: Duration) -> Duration {
         let mut last = self
             .last_seen
             .lock()
@@ -462,7 +463,7 @@ mod tests {
         let ended = select(hung, waits).await;
         assert!(matches!(ended, Either::Right((Ok(true), _))));
         let elapsed = pipeline.store().clock().monotonic();
-        assert!(elapsed < MAX_HOLD + LEASE * 2, "{elapsed:?}");
+        assert!(elapsed < MIN_HOLD + LEASE * 2, "{elapsed:?}");
     }
 
     #[tokio::test]
