@@ -13,6 +13,10 @@ pub struct ListingLimits {
     pub segment_statistics: usize,
     /// The maximum number of files that a segment lists.
     pub max_segment_files: usize,
+    /// The maximum size of segments that are merged, in bytes: the commit writes as much.
+    pub max_merged_segment_bytes: u64,
+    /// The same in a large table: this part of the size of all segments.
+    pub max_merged_segment_part: u64,
     /// The maximum number of commits with an idempotency key that a manifest lists.
     pub max_inline_transactions: usize,
     /// The maximum number of older ones in one list.
@@ -29,6 +33,8 @@ impl Default for ListingLimits {
             file_statistics: 32,
             segment_statistics: 8,
             max_segment_files: 4096,
+            max_merged_segment_bytes: 64 << 10,
+            max_merged_segment_part: 32,
             max_inline_transactions: 128,
             max_listed_transactions: 1024,
             merge_factor: 8,

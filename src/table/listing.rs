@@ -10,6 +10,7 @@
 //! snapshot references and that does not exist is reported as in [`Table::missing_object_error`].
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
@@ -29,9 +30,6 @@ use crate::versions::{ListWriter, RollLists, find_mergeable, roll_transactions};
 const CONCURRENT_SEGMENTS: usize = 16;
 /// The maximum size of a segment.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 256 << 20;
-
-/// The maximum total size of segments that are merged: a commit has to write the result.
-const MAX_MERGED_SEGMENT_BYTES: u64 = 1 << 20;
 
 impl TableManifest {
     /// Whether all these files are still listed where they were.
@@ -114,6 +112,11 @@ fn keep_statistics(file: &mut DataFile, columns: &HashSet<u32>) {
 /// The number of files of a segment that have not left the table.
 fn live_file_count(segment: &Segment) -> u64 {
     u64::from(segment.data_files) - segment.removed.0.len()
+}
+
+/// About the bytes of its entries of files that have not left the table.
+fn live_bytes(segment: &Segment) -> u64 {
+    segment.size_bytes * live_file_count(segment) / u64::from(segment.data_files.max(1))
 }
 
 /// Reads the files of a segment that have not left the table, with their positions.
@@ -235,11 +238,7 @@ async fn roll_segments(
             next.segments.push(segment);
         }
     }
-    let fits = |segments: &[Segment]| {
-        segments.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
-            && segments.iter().map(|s| s.size_bytes).sum::<u64>() <= MAX_MERGED_SEGMENT_BYTES
-    };
-    while let Some(range) = find_mergeable(&next.segments, limits.merge_factor, fits) {
+    while let Some(range) = find_mergeable_segments(&next.segments, limits) {
         let merging = &next.segments[range.clone()];
         let loads = merging.iter().map(|segment| load_segment(table, segment));
         let mut former = Vec::new();
@@ -259,6 +258,25 @@ async fn roll_segments(
         next.segments.splice(range, [merged]);
     }
     Ok(())
+}
+
+/// The first neighbors that are merged: so many as the limits say, or fewer that make one of about the maximum size.
+fn find_mergeable_segments(segments: &[Segment], limits: ListingLimits) -> Option<Range<usize>> {
+    let listed_bytes: u64 = segments.iter().map(live_bytes).sum();
+    let max_bytes = limits
+        .max_merged_segment_bytes
+        .max(listed_bytes / limits.max_merged_segment_part);
+    let fits = |neighbors: &[Segment]| {
+        let bytes: u64 = neighbors.iter().map(live_bytes).sum();
+        let is_small = |segment| live_bytes(segment) < max_bytes / 2;
+        let suffices = neighbors.len() == limits.merge_factor
+            || (bytes >= max_bytes / 2 && neighbors.iter().all(is_small));
+        suffices
+            && bytes <= max_bytes
+            && neighbors.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
+    };
+    let mut counts = (2..=limits.merge_factor).rev();
+    counts.find_map(|count| find_mergeable(segments, count, fits))
 }
 
 async fn write_segment(

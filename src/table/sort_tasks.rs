@@ -323,7 +323,7 @@ async fn commit_ranges(
         return Err(Error::other(message));
     }
     let group = RewrittenGroup::of_all(reader, added);
-    let committed = commit_alone(table, "sort", base, group, options).await?;
+    let committed = Box::pin(commit_alone(table, "sort", base, group, options)).await?;
     if committed.is_none() {
         let message = "others have replaced all files while they were sorted";
         return Err(Error::new(ErrorKind::CommitConflict, message));

@@ -54,7 +54,7 @@ def test_commits_on_a_wide_table_are_small() -> None:
         commits.count()
     assert commits.largest < MAX_COMMIT_BYTES
     manifest = _manifest(table)
-    assert len(manifest["segments"]) > 1
+    assert manifest["segments"]
     kept = {*range(1, 33), 401, 500}
     assert {int(i) for file in manifest["data_files"] for i in file["min"]} == kept
     assert {int(i) for segment in manifest["segments"] for i in segment["max"]} == {*range(1, 9), 401, 500}
@@ -83,6 +83,30 @@ def test_files_are_listed_by_the_bytes_of_their_entries(local_store: pds.Store, 
     assert independent.check(root) == []
     assert many.scan().to_pyarrow()["n"].to_pylist() == [n for n in range(150) for _ in (0, 1)] + [*range(400)]
     assert len(many.files()) == 550
+
+
+def test_lists_are_merged_by_their_bytes() -> None:
+    """However many files a list may have, a commit that merges some writes little; neighbours stay few."""
+    store = pds.Store("memory://")
+    options = pds.WriteOptions(max_rows_per_file=1)
+    pds.Table.create(store, "t", pa.schema([("id", pa.int64())]), key="id")
+    table = pds.Table(store, "t", options=options)
+    commits = _Commits(table)
+    for n in range(60):
+        table.append(pa.table({"id": range(n * 260, n * 260 + 260)}))
+        commits.count()
+    assert commits.largest < MAX_COMMIT_BYTES
+    assert len(_manifest(table)["segments"]) < 20
+    table.delete("id >= 20 AND id < 15580")
+    # What is left of many lists is merged into one.
+    for n in range(8):
+        table.append(pa.table({"id": range(n * 260 + 20000, n * 260 + 20260)}))
+    assert len(_manifest(table)["segments"]) < 10
+    assert sorted(table.scan().to_pyarrow()["id"].to_pylist()) == [
+        *range(20),
+        *range(15580, 15600),
+        *range(20000, 22080),
+    ]
 
 
 @pytest.mark.parametrize("columns", [1, 3, 200])

@@ -42,6 +42,8 @@ const SHORT_LISTS: ListingLimits = ListingLimits {
     file_statistics: 32,
     segment_statistics: 8,
     max_segment_files: 5,
+    max_merged_segment_bytes: 64 << 10,
+    max_merged_segment_part: 32,
     max_inline_transactions: 2,
     max_listed_transactions: 5,
     merge_factor: 2,
