@@ -22,11 +22,9 @@ use super::runs::SampledRun;
 use super::split::KeySample;
 use super::staged_changes::StagedChanges;
 use crate::error::{Error, Result};
+use crate::files::run::DEFAULT_PAGE_ROWS;
 use crate::files::run_blocking;
 use crate::table::{pack_message, unpack_message};
-
-/// About the rows of a page, of which at least one is read for each changed key.
-const PAGE_ROWS: u64 = 4096;
 
 /// How much a stage has to do.
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +35,11 @@ pub(super) struct StageWork {
     pub(super) bytes: u64,
 }
 
-/// About how many bytes of runs are read to look up so many keys.
+/// About how many bytes of runs are read to look up so many keys, of which each needs a page at least.
 fn bytes_of_lookup(runs: &[StoredRun], keys: u64) -> u64 {
     let of_run = |run: &StoredRun| {
         let bytes = run.size_bytes();
-        let pages = run.files.rows().div_ceil(PAGE_ROWS).max(1);
+        let pages = run.files.rows().div_ceil(DEFAULT_PAGE_ROWS as u64).max(1);
         bytes.min((bytes / pages).saturating_mul(keys))
     };
     runs.iter().map(of_run).sum()

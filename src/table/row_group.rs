@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow_buffer::BooleanBufferBuilder;
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::SchemaRef;
 use arrow_select::filter::FilterBuilder;
 
@@ -185,18 +185,19 @@ impl RowFilter {
             .recorded
             .rows
             .get(&group_number(self.row_group.group))?;
-        let mut mask = vec![true; rows];
+        let mut live = BooleanBufferBuilder::new(rows);
+        live.append_n(rows, true);
         let mut begin = 0;
         let number = |row| u32::try_from(row).unwrap_or(u32::MAX);
         for range in self.rows.as_slice() {
             // Visit only rows that there are: a bitmap may claim many more.
             let deleted = deleted_rows.range(number(range.start)..number(range.end));
             for row in deleted.filter_map(|row| usize::try_from(row).ok()) {
-                mask[begin + row - range.start] = false;
+                live.set_bit(begin + row - range.start, false);
             }
             begin += range.len();
         }
-        Some(mask.into())
+        Some(BooleanArray::new(live.finish(), None))
     }
 }
 
@@ -213,7 +214,7 @@ fn evaluate_masked(
     };
     let live_rows = mask.true_count();
     if live_rows == 0 {
-        return Ok(vec![false; rows].into());
+        return Ok(BooleanArray::new(BooleanBuffer::new_unset(rows), None));
     }
     let selector = FilterBuilder::new(mask).optimize().build();
     let selected = arrays.iter().map(|array| selector.filter(array.as_ref()));

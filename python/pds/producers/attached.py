@@ -219,21 +219,22 @@ class AttachedTable:
         return arrow_stream(pa.RecordBatchReader.from_batches(schema, batches))
 
     def _make_filter(self, keys: pa.Table) -> tuple[pc.Expression | None, pa.Array[Any] | None]:
-        """Return a filter by the first column of the key, and the values to keep of what it gives."""
+        """Return a filter by the first column of the key, and which values to keep, if it gives others, too."""
         column: Any = pc.unique(keys.column(0)) if _is_discrete(keys.column(0).type) else None
         if column is None:
             # The engine compares the keys in the order that they are stored in.
             return None, None
         name = pc.field(self.key.names[0])
         values = column.drop_null()
+        is_listed = len(values) <= _MAX_LISTED_KEYS
         if len(values) == 0:
             where: Any = name.is_null()
-        elif len(values) <= _MAX_LISTED_KEYS:
+        elif is_listed:
             where = name.isin(values)
         else:
             limits: Any = pc.min_max(values)
             where = (name >= limits["min"]) & (name <= limits["max"])
-        return (where | name.is_null()) if column.null_count else where, column
+        return (where | name.is_null()) if column.null_count else where, None if is_listed else column
 
 
 def attach(table: object, key: object, value: object) -> AttachedTable:

@@ -6,7 +6,7 @@
 //! of floats, nor of the fields of a struct together.
 //!
 //! ```json
-//! {"every": 4096, "keys": [["a", 1], ["b", null]], "last": ["c", 7]}
+//! {"every": 1024, "keys": [["a", 1], ["b", null]], "last": ["c", 7]}
 //! ```
 //!
 //! Errors: [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for keys of a type that has no order here and for
@@ -27,7 +27,7 @@ use serde_json::Value;
 pub(crate) use self::keys::decode_keys;
 pub use self::read::RunReader;
 pub use self::selection::KeySelection;
-pub use self::write::{RunOptions, WrittenRun, write_run};
+pub use self::write::{DEFAULT_PAGE_ROWS, RunOptions, WrittenRun, write_run};
 use super::merge::SortColumn;
 use crate::error::{Error, Result};
 

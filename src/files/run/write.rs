@@ -27,6 +27,9 @@ const MAX_DICTIONARY_BYTES: usize = 32 << 10;
 /// A sample with so many keys is thinned to half of them.
 const SAMPLE_KEYS: usize = 128;
 
+/// The rows of a page by default: each key that is looked up costs a page of each column.
+pub const DEFAULT_PAGE_ROWS: usize = 1024;
+
 /// A run that was written.
 #[derive(Debug)]
 pub struct WrittenRun {
@@ -52,11 +55,11 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Pages of 4,096 rows, files of a million rows or 64 MiB in memory, which are less in the file.
+    /// Pages of [`DEFAULT_PAGE_ROWS`], files of a million rows or 64 MiB in memory, which are less in the file.
     pub fn new(write_options: WriteOptions) -> Self {
         Self {
             write_options,
-            page_rows: 4096,
+            page_rows: DEFAULT_PAGE_ROWS,
             file_rows: 1_000_000,
             file_bytes: 64 << 20,
         }
