@@ -280,6 +280,7 @@ pub(crate) struct PyUpdateOptions {
     pub(crate) commit_timeout: f64,
     rebuilt: Vec<String>,
     rebuilds_changed: bool,
+    sample: Option<f64>,
     /// Runs the tasks of large stages.
     engine: Option<PyEngine>,
 }
@@ -408,6 +409,7 @@ impl UpdateInput {
             rebuild: RebuildOptions {
                 stages: options.rebuilt.into_iter().collect(),
                 changed: options.rebuilds_changed,
+                sample: options.sample,
             },
             consumed,
             memory_limit_bytes: options.memory_limit,

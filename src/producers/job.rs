@@ -18,7 +18,7 @@ use super::format::{PipelineManifest, StoredRun};
 use super::graph::{Graph, Node, SourceNode, StageNode};
 use super::input::SourceUpdate;
 use super::layers::{merge_streams, to_error};
-use super::lookup::{KeyRange, Keys, StoredTable};
+use super::lookup::{Keys, StoredTable};
 use super::plan::{NodeDeltas, Plan, StoredInput};
 use super::read::removed_or;
 use super::rebuild::Rebuild;
@@ -30,6 +30,7 @@ use super::tables::TableShape;
 use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking};
 use crate::parquet::Cancel;
+use crate::run::KeyRange;
 use crate::table::{pack_message, unpack_message};
 use crate::versions::remove;
 
@@ -170,6 +171,7 @@ impl Task {
             graph: Arc::new(graph.clone()),
             sources: Arc::default(),
             rebuilds: job.rebuilds.clone(),
+            sample: None,
             memory_bytes: job.memory_bytes,
             writer: RunWriter::new(pipeline, job.base.version, job.sizes, job.memory_bytes)?,
             sizes: job.sizes,
@@ -188,6 +190,10 @@ impl Task {
             plan,
             job,
         })
+    }
+
+    fn keys_of_range(&self) -> Keys<'_> {
+        Keys::In(std::slice::from_ref(&self.range))
     }
 
     fn compute(&self) -> Result<ComputedTask> {
@@ -223,7 +229,7 @@ impl Task {
             return Err(Error::invalid("the job of a source is another"));
         };
         let memory = self.job.memory_bytes;
-        let (table, keys) = (self.plan.content(&self.node, None), Keys::In(&self.range));
+        let (table, keys) = (self.plan.content(&self.node, None), self.keys_of_range());
         let sorted = changes.gather(source, &table, keys, memory)?;
         let update = sorted.plan(&table, keys, memory / 64)?;
         Ok(ComputedTask {
@@ -243,7 +249,7 @@ impl Task {
         } else {
             changed_keys(&feeders, memory / 64)?
         };
-        let keys = changed.as_ref().map_or(Keys::In(&self.range), Keys::Of);
+        let keys = changed.as_ref().map_or(self.keys_of_range(), Keys::Of);
         let rows = compute_rows(stage, tables, &feeders, keys, memory)?;
         Ok(ComputedTask {
             keys_in: changed.as_ref().map_or(0, Spill::rows),
@@ -256,7 +262,7 @@ impl Task {
     /// What the update adds to the feeders, of the keys in the range.
     fn read_inputs(&self) -> Result<BTreeMap<String, NodeDeltas>> {
         let inputs = self.job.inputs.iter().map(|(name, input)| {
-            let deltas = self.plan.read_input(name, input, Keys::In(&self.range))?;
+            let deltas = self.plan.read_input(name, input, self.keys_of_range())?;
             Ok((name.clone(), deltas))
         });
         inputs.collect()
@@ -286,7 +292,7 @@ impl Task {
     fn merge_runs(&self, table: &StoredTable, runs: &[StoredRun]) -> Result<SortedBatches> {
         let streams = runs
             .iter()
-            .map(|run| table.read_run(run, Keys::In(&self.range)));
+            .map(|run| table.read_run(run, self.keys_of_range()));
         let order = table.shape.keys(table.shape.order.len())?;
         let memory = self.job.memory_bytes / 64;
         merge_streams(streams, &table.shape.schema, &order, memory)

@@ -17,7 +17,7 @@ use super::tables::TableShape;
 use crate::error::Result;
 use crate::files::{SortedBatches, Spill};
 use crate::parquet::Cancel;
-use crate::run::{KeySelection, RunReader};
+use crate::run::{KeyRange, KeySelection, RunReader};
 use crate::store::Store;
 
 /// The most keys that are looked up at once.
@@ -29,32 +29,10 @@ const CHUNKS_AHEAD: usize = 2;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Keys<'a> {
     All,
-    /// Those whose first column is in a range.
-    In(&'a KeyRange),
+    /// Those whose first column is in one of these ranges, which are disjoint and in the order of the table.
+    In(&'a [KeyRange]),
     /// Those of these keys, the first columns of the order, as a [`super::diff::KeyWriter`] set them aside.
     Of(&'a Spill),
-}
-
-/// A range of keys, in the order of a table; None for no bound.
-#[derive(Debug, Clone, Default)]
-pub(super) struct KeyRange {
-    /// The first key: one value.
-    pub(super) from: Option<ArrayRef>,
-    /// The first key after it.
-    pub(super) to: Option<ArrayRef>,
-}
-
-impl KeyRange {
-    fn selection(&self) -> KeySelection {
-        if self.from.is_none() && self.to.is_none() {
-            return KeySelection::All;
-        }
-        let bound = |key: &Option<ArrayRef>| key.clone().map(|key| vec![key]);
-        KeySelection::Range {
-            from: bound(&self.from),
-            to: bound(&self.to),
-        }
-    }
 }
 
 /// The stored runs of a table, newest first.
@@ -149,7 +127,7 @@ impl StoredTable {
         };
         match keys {
             Keys::All => selected(&KeySelection::All),
-            Keys::In(range) => selected(&range.selection()),
+            Keys::In(ranges) => selected(&KeySelection::Ranges(ranges.to_vec())),
             Keys::Of(spill) => {
                 let mut lookup = Lookup {
                     reader,

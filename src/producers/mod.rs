@@ -51,6 +51,7 @@ mod rebuild;
 mod references;
 mod row_list;
 mod runs;
+mod sample;
 mod splice;
 mod split;
 mod stage;

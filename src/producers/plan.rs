@@ -27,6 +27,7 @@ use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
+use crate::run::KeyRange;
 
 /// The computation of one plan.
 pub(super) struct Plan {
@@ -36,6 +37,8 @@ pub(super) struct Plan {
     pub(super) sources: Arc<BTreeMap<String, SourceInput>>,
     /// The stages that are computed anew.
     pub(super) rebuilds: BTreeMap<String, Rebuild>,
+    /// Of these about which part of their keys; None for all.
+    pub(super) sample: Option<f64>,
     pub(super) memory_bytes: usize,
     pub(super) writer: RunWriter,
     /// The sizes of the runs that tasks write.
@@ -178,7 +181,11 @@ impl Plan {
         if !is_whole && !feeders.clone().any(|name| computed.contains_key(name)) {
             return Ok(None);
         }
-        if let Some(engine) = &self.engine {
+        let sample = match (self.sample, self.rebuilds.get(&stage.name)) {
+            (Some(part), Some(Rebuild::Compare)) => Some(self.sample_ranges(stage, part).await?),
+            _ => None,
+        };
+        if let (Some(engine), None) = (&self.engine, &sample) {
             let work = self.work_of(stage, is_whole, computed);
             if work.bytes > engine.local_bytes() {
                 let run = self.run_jobs(engine, node, stage, work, computed);
@@ -188,7 +195,9 @@ impl Plan {
         let outputs = feeders.filter_map(|name| Some((name.clone(), computed.get(name)?.clone())));
         let outputs: Computed = outputs.collect();
         let (plan, node, stage) = (Arc::clone(self), node.clone(), stage.clone());
-        let deltas = run_blocking(move || plan.compute_here(&node, &stage, outputs)).await?;
+        let deltas =
+            run_blocking(move || plan.compute_here(&node, &stage, outputs, sample.as_deref()))
+                .await?;
         Ok(Some(NodeOutput::Local(deltas)))
     }
 
@@ -197,12 +206,13 @@ impl Plan {
         self.rebuilds.contains_key(&stage.name) || self.base.node(&stage.name).is_none()
     }
 
-    /// Computes a stage in this process; `outputs` are those of its feeders.
+    /// Computes a stage in this process, or only ranges of its keys; `outputs` are those of its feeders.
     fn compute_here(
         &self,
         node: &Node,
         stage: &StageNode,
         outputs: Computed,
+        sample: Option<&[KeyRange]>,
     ) -> Result<NodeDeltas> {
         let inputs = outputs.into_iter().map(|(name, output)| match output {
             NodeOutput::Local(deltas) => Ok((name, deltas)),
@@ -218,7 +228,11 @@ impl Plan {
         } else {
             changed_keys(&feeders, self.memory_bytes / 64)?
         };
-        let keys = changed.as_ref().map_or(Keys::All, Keys::Of);
+        let keys = match (&changed, sample) {
+            (Some(changed), _) => Keys::Of(changed),
+            (None, Some(ranges)) => Keys::In(ranges),
+            (None, None) => Keys::All,
+        };
         let stage = self.stage_to_update(stage);
         let tables = self.stage_tables(node, &stage, true)?;
         let rows = compute_rows(&stage, &tables, &feeders, keys, self.memory_bytes)?;

@@ -16,12 +16,14 @@ use super::tables::KeyAndValue;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which stages an update computes anew.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RebuildOptions {
     /// These, whether or not their definition has changed.
     pub stages: BTreeSet<String>,
     /// All stages whose definition has changed. Without it one that is not among `stages` is an error.
     pub changed: bool,
+    /// Only of about this part of the keys of what feeds them, chosen by chance, where their tables stay the same.
+    pub sample: Option<f64>,
 }
 
 /// How a stage is computed anew.

@@ -8,10 +8,9 @@ use serde_json::Value;
 
 use super::format::StoredRun;
 use super::layers::to_error;
-use super::lookup::KeyRange;
 use super::tables::TableShape;
 use crate::error::Result;
-use crate::run::decode_keys;
+use crate::run::{KeyRange, decode_keys};
 
 /// Keys of a table, in any order, and about how many bytes of work there are between each and the next one.
 #[derive(Debug, Clone, Default)]
@@ -92,7 +91,7 @@ impl KeySample {
 }
 
 /// Keys in comparable form.
-fn comparable(keys: &[Value], shape: &TableShape) -> Result<Rows> {
+pub(super) fn comparable(keys: &[Value], shape: &TableShape) -> Result<Rows> {
     let schema = Arc::new(shape.schema.project(&[0]).map_err(to_error)?);
     let keys = decode_keys(keys, schema.field(0).data_type())?;
     let batch = RecordBatch::try_new(schema, vec![keys]).map_err(to_error)?;
@@ -101,13 +100,13 @@ fn comparable(keys: &[Value], shape: &TableShape) -> Result<Rows> {
 
 /// The range of a task: that before the first bound is of task 0.
 pub(super) fn range_of(bounds: &[Value], shape: &TableShape, task: usize) -> Result<KeyRange> {
-    let bound = |at: usize| -> Result<Option<ArrayRef>> {
+    let bound = |at: usize| -> Result<Option<Vec<ArrayRef>>> {
         let Some(key) = bounds.get(at) else {
             return Ok(None);
         };
         let key = decode_keys(std::slice::from_ref(key), shape.schema.field(0).data_type())?;
         debug_assert_eq!(key.len(), 1);
-        Ok(Some(key))
+        Ok(Some(vec![key]))
     };
     Ok(KeyRange {
         from: task.checked_sub(1).map_or(Ok(None), bound)?,

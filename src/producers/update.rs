@@ -335,6 +335,7 @@ impl<'a> UpdateOperation<'a> {
             graph: Arc::clone(&self.graph),
             sources: Arc::clone(&self.sources),
             rebuilds,
+            sample: self.options.rebuild.sample,
             memory_bytes: self.options.memory_limit_bytes,
             writer: RunWriter::new(
                 self.pipeline,

@@ -12,7 +12,7 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use pds::parquet::options::WriteOptions;
-use pds::run::{KeyColumn, KeySelection, RunOptions, RunReader, SortedRun, write_run};
+use pds::run::{KeyColumn, KeyRange, KeySelection, RunOptions, RunReader, SortedRun, write_run};
 use pds::store::Store;
 use pds::testing::{faulty_memory, test_store};
 use pds::{ErrorKind, Result};
@@ -262,10 +262,10 @@ async fn check(values: Values, name: &str) {
         for _ in 0..8 {
             let (from, to) = (random.random_range(-1..KEYS), random.random_range(0..=KEYS));
             let bound = |n: i64, open: bool| (!open).then(|| vec![(case.values)(&[n])]);
-            let selection = KeySelection::Range {
+            let selection = KeySelection::Ranges(vec![KeyRange {
                 from: bound(from, from < 0),
                 to: bound(to, to == KEYS),
-            };
+            }]);
             let expected = case.expected(|n| {
                 let after_from = from < 0 || if descending { n <= from } else { n >= from };
                 let before_to = to == KEYS || if descending { n > to } else { n < to };
@@ -353,10 +353,10 @@ async fn the_first_columns_of_a_key_are_enough() {
             .await
             .unwrap();
         assert_eq!(found, expected(&|x, y| (x, y) == (a, b)), "{a} {b}");
-        let selection = KeySelection::Range {
+        let selection = KeySelection::Ranges(vec![KeyRange {
             from: Some(key),
             to: None,
-        };
+        }]);
         let found = read(&reader, &selection, &[2]).await.unwrap();
         // Of a descending column nulls, which are 0 here, are last.
         assert_eq!(

@@ -61,5 +61,7 @@ class UpdateArguments(NamedTuple):
     """The stages to compute anew."""
     rebuilds_changed: bool
     """Whether stages whose definition has changed are computed anew, too."""
+    sample: float | None = None
+    """Of these stages about which part of the keys is computed; None for all."""
     engine: BoundEngine | None = None
     """What runs the tasks of large stages."""

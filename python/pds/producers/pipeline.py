@@ -182,21 +182,30 @@ class Pipeline(Declarations):
         with self._make_inputs(arguments).used(inputs):
             return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
 
-    def check(self, *stages: str) -> PipelineCheck:
+    def check(self, *stages: str, sample: float | None = None) -> PipelineCheck:
         """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.
 
         A stage that differs has a function that is not deterministic, or depends on how keys were batched, or has
         changed without a new version; or its stored rows are wrong. Each stage is computed from the stored rows of its
-        feeders. It takes what rebuilds of the stages take.
+        feeders. It takes what rebuilds of the stages take, or about the part `sample` of that.
 
         Args:
             stages: Their names. Defaults to all.
+            sample: About which part of the keys of their feeders is looked at, above 0 and up to 1: some ranges of
+                keys, others in each call, so functions see them in other batches. Rows of keys that no feeder has any
+                more are found by a whole check alone. Defaults to all keys.
 
         Raises:
             NotFound: The pipeline has no version yet, or no such stage.
             DefinitionChanged, ProduceError: As for `update`.
-            InvalidType: A name is not a text.
+            InvalidInput: `sample` is not above 0 and at most 1.
+            InvalidType: A name is not a text, or `sample` is not a number.
         """
+        if sample is not None:
+            if isinstance(sample, bool) or not isinstance(sample, int | float):
+                raise InvalidType(f"sample must be a number, not {sample!r}")
+            if not 0 < sample <= 1:
+                raise InvalidInput(f"sample must be above 0 and at most 1, not {sample}")
         handle = self._open()
         if handle is None:
             raise NotFound("the pipeline has no version yet", path=self.path)
@@ -206,7 +215,7 @@ class Pipeline(Declarations):
                 raise NotFound(f"the pipeline has no stage {name!r}; it has {stored}", path=self.path)
         version, differences = handle.version, []
         for name in stages or stored:
-            preview = self._preview([], self._make_arguments()._replace(rebuilt=[name]))
+            preview = self._preview([], self._make_arguments()._replace(rebuilt=[name], sample=sample))
             try:
                 version, difference = find_difference(preview, name, self._memory_limit)
             finally:

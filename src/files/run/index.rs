@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::KEY_INDEX;
 use super::keys::{CutKeys, arrow_error};
-use super::selection::KeySelection;
+use super::selection::{KeyRange, KeySelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::merge::SortKeys;
 
@@ -136,7 +136,7 @@ impl KeyIntervals {
                 };
                 keys.into_iter().map(interval).collect()
             }
-            KeySelection::Range { from, to } => {
+            KeySelection::Ranges(ranges) => {
                 let bound = |columns: &Option<Vec<ArrayRef>>| -> Result<Option<Box<[u8]>>> {
                     let Some(columns) = columns else {
                         return Ok(None);
@@ -147,11 +147,14 @@ impl KeyIntervals {
                     }
                     Ok(Some(rows.row(0).as_ref().into()))
                 };
-                vec![KeyInterval {
-                    from: bound(from)?,
-                    to: bound(to)?,
-                    excludes_end,
-                }]
+                let interval = |range: &KeyRange| {
+                    Ok(KeyInterval {
+                        from: bound(&range.from)?,
+                        to: bound(&range.to)?,
+                        excludes_end,
+                    })
+                };
+                ranges.iter().map(interval).collect::<Result<_>>()?
             }
         };
         Ok(Self { intervals })

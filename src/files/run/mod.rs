@@ -13,6 +13,7 @@
 //! input that is not sorted; [`ErrorKind::PartCorrupted`](crate::ErrorKind::PartCorrupted) for a file that is not one of
 //! a run, or is damaged; those of the store.
 
+mod blocks;
 mod cache;
 mod index;
 mod keys;
@@ -24,9 +25,10 @@ use arrow_schema::{SchemaRef, SortOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use self::blocks::read_block_keys;
 pub(crate) use self::keys::decode_keys;
 pub use self::read::RunReader;
-pub use self::selection::KeySelection;
+pub use self::selection::{KeyRange, KeySelection};
 pub use self::write::{DEFAULT_PAGE_ROWS, RunOptions, WrittenRun, write_run};
 use super::merge::SortColumn;
 use crate::error::{Error, Result};

@@ -202,6 +202,7 @@ def test_random_changes(memory_store: pds.Store, seed: int) -> None:
     push(whole, rows, [])
     assert stored_states(memory_store, pipeline) == stored_states(memory_store, whole)
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
 
 
 def stored_states(store: pds.Store, pipeline: pds.Pipeline) -> dict[str | None, bytes]:
@@ -360,6 +361,7 @@ def test_types(
     assert pipeline["totals"].read()["value"].to_pylist() == [functions]
     pipeline.update(rows=pds.Changes(pa.table({"key": pa.array([1]), "value": values[:1]})))
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
 
 
 def test_many_batches_of_groups(memory_store: pds.Store) -> None:

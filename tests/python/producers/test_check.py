@@ -61,6 +61,72 @@ def test_a_random_function(memory_store: pds.Store) -> None:
     assert objects(memory_store) == before
 
 
+def sampled(store: pds.Store, keys: int = 1000) -> tuple[pds.Pipeline, list[int]]:
+    """A pipeline with small pages, and the keys for which the function of "words" was called."""
+    called: list[int] = []
+
+    def words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
+        called.append(key)
+        return split_words(key, phrases)
+
+    pipeline = declare(store, words)
+    pipeline._page_rows, pipeline._file_rows = 10, 300
+    pipeline.update(phrases=pds.Changes([(n, f"a w{n % 7}") for n in range(keys)]))
+    pipeline.update(phrases=pds.Changes([(3, "b b"), (keys + 5, "last")], [4, 500]))
+    called.clear()
+    return pipeline, called
+
+
+def test_a_sample_of_the_keys(memory_store: pds.Store) -> None:
+    pipeline, called = sampled(memory_store)
+    before = objects(memory_store)
+    first, all_keys = [], set(range(1001)) - {4, 500, 1000} | {1005}
+    for _ in range(40):
+        assert pipeline.check("words", sample=0.05).ok
+        # Each key once, and as many as were asked for, give or take chance.
+        assert 1 <= len(called) == len(set(called)) < 400
+        first.append(called[0])
+        assert set(called) <= all_keys
+        called.clear()
+    assert len(set(first)) > 10
+    assert pipeline.check("words", sample=1.0).ok
+    assert called == sorted(all_keys)
+    assert pipeline.check(sample=0.3).ok
+    assert objects(memory_store) == before
+
+
+@pytest.mark.parametrize("sample", [1e-9, 0.3, 1])
+def test_a_sample_finds_a_function_that_changed(memory_store: pds.Store, sample: float) -> None:
+    sampled(memory_store)
+    changed = declare(memory_store, lambda key, phrases: ((w.upper(), n) for w, n in split_words(key, phrases)))
+    (difference,) = changed.check(sample=sample).differences
+    assert difference.name == "words"
+    assert all(
+        example.isupper() or example in {"a", "b", "last"} or example[0] == "w" for example in difference.examples
+    )
+
+
+def test_a_sample_of_a_key_with_many_rows(memory_store: pds.Store) -> None:
+    """Blocks of the index begin with the same key."""
+    pipeline = declare(memory_store)
+    pipeline._page_rows, pipeline._file_rows = 4, 8
+    pipeline.update(phrases=pds.Changes([(n, "same other" if n % 2 else "same") for n in range(200)]))
+    for sample in (0.01, 0.5, 1):
+        for _ in range(5):
+            assert pipeline.check(sample=sample).ok
+
+
+def test_samples_that_cannot_be(memory_store: pds.Store) -> None:
+    pipeline = declare(memory_store)
+    fill(pipeline)
+    for sample in (0, -0.5, 1.1, float("nan")):
+        with pytest.raises(pds.InvalidInput, match="sample must be above 0 and at most 1"):
+            pipeline.check(sample=sample)
+    for wrong in ("0.1", True):
+        with pytest.raises(pds.InvalidType, match="sample must be a number"):
+            pipeline.check(sample=wrong)  # type: ignore[arg-type]
+
+
 def test_a_function_that_depends_on_its_batches(memory_store: pds.Store) -> None:
     calls = itertools.count()
 

@@ -52,6 +52,7 @@ def test_random_changes(memory_store: pds.Store, seed: int) -> None:
         counts = duckdb.sql("select unnest(value.tags) as tag, count(*) from rows group by 1 order by 1 nulls first")
         assert _rows(pipeline, "counts") == [(tag, {"n": count}) for tag, count in counts.fetchall()]
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_random_changes(memory_store: pds.Store, seed: int, skip_unchanged: bool
         for kind in KINDS:
             assert _joined(pipeline, kind) == _by_duckdb(left, right, kind), (step, kind)
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
     fresh = _declare(memory_store, "fresh")
     upserts = [[(key, value) for key, values in side.items() for value in values] for side in (left, right)]
     fresh.update(l=pds.Changes(upserts[0]), r=pds.Changes(upserts[1]))
@@ -137,6 +138,7 @@ def test_struct_keys_with_nulls_and_joins_of_joins(memory_store: pds.Store, kind
             at = keys.index(row["target_key"])
             assert row["value"]["c"] == (data["c"].get(at) if at in (2, 3) else None)
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
     origins = pipeline["abc"].lineage([keys[2]])
     assert origins["ab"] == ([keys[2]] if pipeline["abc"].read([keys[2]]).num_rows else [])
 
@@ -162,6 +164,7 @@ def test_a_changed_row_costs_its_pairs(memory_store: pds.Store) -> None:
     assert len(rows) == 4000
     assert sorted(row["few"] for row in rows if row["many"] == -1) == [0, 2]
     assert pipeline.check().ok
+    assert pipeline.check(sample=0.2).ok
 
 
 def test_groups_that_spill(memory_store: pds.Store) -> None:
