@@ -31,9 +31,9 @@ pub(crate) struct CommitFields {
 /// The attributes of `pds.table.options.CommitOptions`.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct PyCommitOptions {
-    idempotency_key: Option<String>,
+    pub(crate) idempotency_key: Option<String>,
     if_version: Option<u64>,
-    timeout: f64,
+    pub(crate) timeout: f64,
 }
 
 impl PyCommitOptions {

@@ -26,6 +26,7 @@ mod scan_tasks;
 mod staged_rows;
 mod store;
 mod table;
+mod table_create;
 mod table_results;
 mod task_changes;
 mod value;
@@ -49,6 +50,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan_tasks::register(module)?;
     verify::register(module)?;
     staged_rows::register(module)?;
+    table_create::register(module)?;
     task_changes::register(module)?;
     rewrite_tasks::register(module)?;
     alter::register(module)?;

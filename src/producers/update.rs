@@ -30,7 +30,7 @@ use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
     Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
-    find_replay, remove,
+    find_replay, is_not_created, remove,
 };
 
 /// What is left at least of the timeout after a wait for the lease.
@@ -133,11 +133,7 @@ pub(super) async fn create_from(
             })
         }
         Err(e) => {
-            // In the other cases it may have been created, or nothing can be removed.
-            if !matches!(
-                e.kind(),
-                ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
-            ) {
+            if is_not_created(&e) {
                 staged.remove_all().await;
             }
             Err(e)

@@ -6,10 +6,12 @@ use chrono::{DateTime, Utc};
 
 use super::attempt::commit_id_at;
 use super::folder::{Folder, Snapshot};
+use super::lists::{ListWriter, RollLists};
 use super::manifest::Versioned;
 use super::names;
 use super::outcome::CommitError;
 use super::pointer::Pointer;
+use super::staged::remove;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, probe_conditional_writes};
 
@@ -21,7 +23,7 @@ use crate::store::cas::{CasResult, Register, probe_conditional_writes};
 /// Crash point: between the manifest and the pointer. The next process that opens the folder puts the pointer.
 /// Late requests: a manifest that lands after another writer's was vacuumed is no commit, which the
 /// newest manifest shows; a pointer that lands late is behind, and writers advance it.
-pub(crate) async fn create_first<M: Versioned>(
+pub(crate) async fn create_first<M: RollLists>(
     folder: &Folder<M>,
     first: impl FnOnce(u128, DateTime<Utc>) -> M,
 ) -> Result<Snapshot<M>> {
@@ -30,7 +32,25 @@ pub(crate) async fn create_first<M: Versioned>(
     }
     probe_conditional_writes(&folder.store, folder.root()).await?;
     let clock = folder.store.clock();
-    let manifest = first(clock.new_id(), clock.now());
+    let mut manifest = first(clock.new_id(), clock.now());
+    let (base, mut lists) = (manifest.clone(), ListWriter::default());
+    manifest.roll_lists(&mut lists, folder, &base).await?;
+    let created = create_manifest(folder, manifest).await;
+    if created.as_ref().is_err_and(is_not_created) {
+        remove(folder, &lists.unused_paths::<M>(None)).await;
+    }
+    created
+}
+
+/// Whether it is certain that the first version was not created, and what was written for it can be removed now.
+pub(crate) fn is_not_created(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::CommitStateUnknown | ErrorKind::Unavailable | ErrorKind::Cancelled
+    )
+}
+
+async fn create_manifest<M: Versioned>(folder: &Folder<M>, manifest: M) -> Result<Snapshot<M>> {
     let id = manifest.header().commit_id.clone();
     let path = folder.path(&names::manifest(1));
     match Register::new(&folder.store, &path)

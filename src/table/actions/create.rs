@@ -57,7 +57,7 @@ impl NewTable {
     }
 }
 
-/// Creates a table. Fails with [`ErrorKind::AlreadyExists`] if there is a table, also one whose pointer was lost; with
+/// Creates an empty table. Fails with [`ErrorKind::AlreadyExists`] if there is a table, also one whose pointer was lost; with
 /// [`ErrorKind::ManifestCorrupted`] if manifests of a removed table are left; with [`ErrorKind::UnsafeStore`], before
 /// anything is created, on a store that does not honor conditional writes.
 ///

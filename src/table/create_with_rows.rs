@@ -1,0 +1,76 @@
+//! Creates a table with rows: its first version lists their files, so a reader sees all of them or no table.
+//!
+//! Crash points: before the manifest is created, files of base version 0 are left, which a vacuum of a later table
+//! removes; after it, the table is there. Two writers: one creates the table, the other fails and removes its files.
+
+use arrow_array::RecordBatchReader;
+use serde_json::json;
+
+use super::actions::NewTable;
+use super::format::{CommitOperation, DataFile, TableManifest};
+use super::write::{align_to_schema, check_idempotency_key, upload};
+use super::{Snapshot, Table, TableColumns, TableWriteOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::versions::{Transaction, create_first, is_not_created, remove};
+
+/// Creates a table with the rows of `input`. Returns its first snapshot and the files. Errors are those of
+/// [`super::create`] and [`super::write()`]; after one there is no table, unless the outcome is unknown.
+pub async fn create_with_rows(
+    table: &Table,
+    new_table: NewTable,
+    input: Box<dyn RecordBatchReader + Send>,
+    options: &TableWriteOptions,
+) -> Result<(Snapshot, Vec<DataFile>)> {
+    check_idempotency_key(options.idempotency_key.as_deref())?;
+    if table.find_newest().await?.is_some() {
+        let message = format!("a table already exists at {:?}", table.root());
+        return Err(Error::new(ErrorKind::AlreadyExists, message).with_path(table.root()));
+    }
+    let clock = table.store().clock();
+    let mut draft = new_table.clone().into_manifest(0, clock.now());
+    draft.version = 0;
+    let aligned = align_to_schema(input, &TableColumns::from_manifest(&draft)?.schema)?;
+    let files = upload(table, &draft, aligned, options).await?;
+    let created = create_first(table, |commit_id, created_at| {
+        let manifest = new_table.into_manifest(commit_id, created_at);
+        with_rows(manifest, &files, options.idempotency_key.as_deref())
+    });
+    match Box::pin(created).await {
+        Ok(snapshot) => Ok((snapshot, files)),
+        Err(e) => {
+            if is_not_created(&e) {
+                let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
+                remove(table, &paths).await;
+            }
+            Err(e)
+        }
+    }
+}
+
+/// The first version, with files.
+fn with_rows(
+    mut manifest: TableManifest,
+    files: &[DataFile],
+    idempotency_key: Option<&str>,
+) -> TableManifest {
+    let total = |count_of: fn(&DataFile) -> u64| files.iter().map(count_of).sum::<u64>();
+    manifest.operation = CommitOperation::new(
+        "create",
+        [
+            ("files", json!(files.len())),
+            ("rows", json!(total(|f| f.total_rows))),
+            ("bytes", json!(total(|f| f.size_bytes))),
+        ],
+    );
+    manifest.added_at = (!files.is_empty()).then_some(manifest.version);
+    if let Some(key) = idempotency_key {
+        let transaction = Transaction {
+            version: manifest.version,
+            commit_id: manifest.commit_id.clone(),
+            created_at: manifest.created_at,
+        };
+        manifest.transactions.insert(key.to_owned(), transaction);
+    }
+    manifest.data_files = files.to_vec();
+    manifest
+}
