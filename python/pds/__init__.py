@@ -20,6 +20,7 @@ __all__ = [
     "DatasetWrite",
     "DefinitionChanged",
     "DirectoryNotEmpty",
+    "Entry",
     "FileChanged",
     "FileInfo",
     "FolderEntry",
@@ -56,16 +57,39 @@ __all__ = [
     "errors",
     "list_tables",
     "odf",
+    "open_chain",
+    "open_pipeline",
+    "open_table",
     "partition_path",
+    "read_dataset",
+    "scan_dataset",
     "testing",
+    "write_dataset",
+    "write_table",
 ]
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pds import dagster as dagster
+    from pds import doctor as doctor
     from pds import errors, odf, testing
+    from pds import spark as spark
     from pds._pds import StagedPart, __version__
+    from pds.by_url import (
+        Entry,
+        open_chain,
+        open_pipeline,
+        open_table,
+        read_dataset,
+        scan_dataset,
+        write_dataset,
+        write_table,
+    )
+    from pds.by_url import list as list  # noqa: A004 it is read with the name of the package
     from pds.capability import Capability
     from pds.dataset import DatasetWrite, ParquetDatasetStore, VerifyReport
     from pds.errors import (
@@ -115,6 +139,7 @@ _MODULE_OF = {
     "CommitResult": "pds.table.results",
     "DatasetManifest": "pds.manifest",
     "DatasetWrite": "pds.dataset",
+    "Entry": "pds.by_url",
     "FileInfo": "pds.store",
     "FolderEntry": "pds.store",
     "ParquetDatasetStore": "pds.dataset",
@@ -132,20 +157,41 @@ _MODULE_OF = {
     "WriteOptions": "pds.options",
     "__version__": "pds._pds",
     "enable_logging": "pds.logs",
+    "list": "pds.by_url",
     "list_tables": "pds.table.table",
+    "open_chain": "pds.by_url",
+    "open_pipeline": "pds.by_url",
+    "open_table": "pds.by_url",
     "partition_path": "pds.partition",
+    "read_dataset": "pds.by_url",
+    "scan_dataset": "pds.by_url",
+    "write_dataset": "pds.by_url",
+    "write_table": "pds.by_url",
 }
 
 
+# Modules, and the packages that some of them need.
+_MODULES = {"dagster": "dagster", "doctor": "", "errors": "", "odf": "", "spark": "pyspark", "testing": ""}
+# `from pds import *` leaves alone what would hide a name of Python, and the modules that need other packages.
+_NOT_EXPORTED = {"dagster", "doctor", "list", "spark"}
+
+
 def __getattr__(name: str) -> object:
-    if name in {"errors", "odf", "testing"}:
-        return importlib.import_module(f"pds.{name}")
-    if name not in __all__:
+    if name in _MODULES:
+        try:
+            return importlib.import_module(f"pds.{name}")
+        except ModuleNotFoundError as error:
+            package = (error.name or "").split(".")[0]
+            if package != _MODULES[name]:
+                raise
+            message = f"pds.{name} needs the package {package}: pip install 'pds[{name}]'"
+            raise ModuleNotFoundError(message, name=package) from error
+    if name not in __all__ and name not in _NOT_EXPORTED:
         raise AttributeError(f"module 'pds' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_MODULE_OF.get(name, "pds.errors")), name)
     globals()[name] = value
     return value
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+def __dir__() -> Sequence[str]:
+    return sorted({*__all__, *_NOT_EXPORTED})

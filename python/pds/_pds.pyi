@@ -269,6 +269,14 @@ class _CommitOptions(Protocol):
     @property
     def timeout(self) -> float: ...
 
+class _NewTable(Protocol):
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def key(self) -> list[str]: ...
+    @property
+    def sort_by(self) -> list[str]: ...
+
 class _MergePart(Protocol):
     @property
     def target(self) -> bytes: ...
@@ -347,6 +355,8 @@ class _UpdateOptions(Protocol):
     @property
     def rebuilds_changed(self) -> bool: ...
     @property
+    def sample(self) -> float | None: ...
+    @property
     def engine(self) -> _Engine | None: ...
 
 class _Engine(Protocol):
@@ -408,6 +418,16 @@ class PipelineHandle:
     def history(self, limit: int) -> list[builtins.bytes]: ...
     def read(self, name: str, is_mappings: bool, keys: object, memory_limit: int) -> Scan: ...
     def changes(self, name: str, memory_limit: int) -> Scan: ...
+
+def create_table_with_rows(
+    store: StoreHandle,
+    path: str,
+    new_table: _NewTable,
+    data: object,
+    options: _Options,
+    input_in_memory: bool,
+    commit: _CommitOptions,
+) -> TableHandle: ...
 
 @final
 class TableHandle:

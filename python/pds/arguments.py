@@ -88,6 +88,28 @@ def _has_fixed_children(data_type: pa.DataType, *, nested: bool = False) -> bool
     return any(_has_fixed_children(child.type, nested=nested) for child in children)
 
 
+def replace_views(data_type: Any, *, large: bool = False) -> Any:  # noqa: ANN401 a type of any kind
+    """Return a type with texts and bytes in the place of views of them, also within nested types."""
+    leaves = {
+        "string_view": pa.large_string() if large else pa.string(),
+        "binary_view": pa.large_binary() if large else pa.binary(),
+    }
+
+    def replace(field: Any) -> Any:  # noqa: ANN401 a field of any type
+        return field.with_type(replace_views(field.type, large=large))
+
+    types: Any = pa.types
+    if types.is_struct(data_type):
+        return pa.struct([replace(field) for field in data_type])
+    if types.is_map(data_type):
+        return pa.map_(replace(data_type.key_field), replace(data_type.item_field), data_type.keys_sorted)
+    if types.is_fixed_size_list(data_type):
+        return pa.list_(replace(data_type.value_field), data_type.list_size)
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return (pa.large_list if types.is_large_list(data_type) else pa.list_)(replace(data_type.value_field))
+    return leaves.get(str(data_type), data_type)
+
+
 def compact_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch without offsets that arrow-rs cannot import. Only a batch that has such offsets is copied."""
     if not any(column.offset and _has_fixed_children(column.type) for column in batch.columns):

@@ -25,8 +25,10 @@ from pds.errors import (
     RemoteStoreError,
 )
 from pds.paths import normalize_file_path, normalize_folder_path
+from pds.urls import merge_options, normalize_url
 
 if TYPE_CHECKING:
+    import os
     from types import TracebackType
 
 CredentialProvider = Callable[[], Mapping[str, object]]
@@ -102,7 +104,8 @@ class Store:
 
     Args:
         url: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix` or
-            `gs://bucket/prefix`.
+            `gs://bucket/prefix`; `s3a://`, `gcs://` and `abfss://container@account.dfs.core.windows.net/prefix`, as
+            other tools write them; or a path of the local file system, which may be relative and may begin with `~`.
         storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`,
             `aws_access_key_id`, `aws_secret_access_key`; and `aws_profile`, `stall_timeout`,
             `retry_timeout` (both in seconds), `max_retries`. For local files `durability`: with "full" (the
@@ -121,17 +124,14 @@ class Store:
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         storage_options: Mapping[str, object] | None = None,
         *,
         credential_provider: CredentialProvider | None = None,
         **options: object,
     ) -> None:
-        if not isinstance(url, str):
-            raise InvalidType(f"the URL of a store must be a string, not {type(url).__name__}")
-        if storage_options is not None and not isinstance(storage_options, Mapping):
-            raise InvalidType(f"storage_options must be a mapping, not {type(storage_options).__name__}")
-        merged = {**(storage_options or {}), **options}
+        url, implied = normalize_url(url)
+        merged = merge_options(implied, {**merge_options({}, storage_options), **options})
         for name in options.keys() & (storage_options or {}).keys():
             if options[name] != (storage_options or {})[name]:
                 raise InvalidInput(f"option {name} is passed twice, with different values")
@@ -149,7 +149,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The URL of the constructor, with the folder of a child store appended."""
+        """The URL, with the folder of a child store appended. That of a path is an absolute `file://` URL."""
         return f"{self._url.rstrip('/')}/{self._folder}" if self._folder else self._url
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pds.arguments import replace_views
 from pds.producers.convert import BadValueError, key_class
 
 if TYPE_CHECKING:
@@ -30,25 +31,7 @@ def take(array: _ArrowArray, indices: _ArrowArray) -> _ArrowArray:
         return array.take(indices)
     except pa.ArrowNotImplementedError:
         # pyarrow takes no views of texts and bytes.
-        return array.cast(_without_views(array.type)).take(indices).cast(array.type)
-
-
-def _without_views(data_type: _ArrowType) -> _ArrowType:
-    """Return the type with text and bytes in place of views of them."""
-    leaves = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
-
-    def replace(field: _ArrowType) -> _ArrowType:
-        return field.with_type(_without_views(field.type))
-
-    if pa.types.is_struct(data_type):
-        return pa.struct([replace(field) for field in data_type])
-    if pa.types.is_map(data_type):
-        return pa.map_(replace(data_type.key_field), replace(data_type.item_field))
-    if pa.types.is_fixed_size_list(data_type):
-        return pa.list_(replace(data_type.value_field), data_type.list_size)
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-        return (pa.large_list if pa.types.is_large_list(data_type) else pa.list_)(replace(data_type.value_field))
-    return leaves.get(str(data_type), data_type)
+        return array.cast(replace_views(array.type, large=True)).take(indices).cast(array.type)
 
 
 def to_python(array: _ArrowArray) -> list[Any]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+
+from pds.arguments import check_schema, replace_views
 from pds.table.checks import check_idempotency_key, check_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class CommitOptions(NamedTuple):
@@ -24,3 +30,31 @@ class CommitOptions(NamedTuple):
         """
         version = None if if_version is None else check_version(if_version, "if_version")
         return cls(check_idempotency_key(idempotency_key), version, timeout)
+
+
+class NewTable(NamedTuple):
+    """The properties of a new table; the attributes are read by the engine."""
+
+    schema: pa.Schema
+    key: list[str]
+    sort_by: list[str]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, key: Sequence[str] | None, sort_by: Sequence[str] | None) -> NewTable:
+        """Return the properties of a table for rows with these columns. Views of texts and bytes become plain ones.
+
+        Raises:
+            InvalidInput: Parquet cannot store a column.
+        """
+        fields = [field.with_type(replace_views(field.type)) for field in schema]
+        stored = pa.schema(fields).with_metadata(schema.metadata)
+        check_schema(stored)
+        return cls(stored, list(key or ()), list(sort_by or ()))
+
+
+class NewRows(NamedTuple):
+    """The first rows of a new table."""
+
+    data: pa.Table | pa.RecordBatchReader
+    in_memory: bool
+    idempotency_key: str | None

@@ -29,6 +29,7 @@ from pds.table.alter import Alter
 from pds.table.checks import check_limit, check_names, check_version
 from pds.table.location import TableLocation
 from pds.table.optimize import Optimize
+from pds.table.options import CommitOptions
 from pds.table.results import (
     CheckResult,
     CommitResult,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pds.options import WriteOptions
+    from pds.table.options import NewRows, NewTable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -149,6 +151,18 @@ class Table(Writes):
             if existing != expected:
                 raise AlreadyExists(f"the table exists with {role}={existing}, not {role}={expected}", path=path)
         return table
+
+    @classmethod
+    def _create_with_rows(
+        cls, store: Store, path: str, new: NewTable, rows: NewRows, options: WriteOptions | None
+    ) -> Self:
+        """Create a table whose first version has rows; `pds.write_table` says what is raised."""
+        location = TableLocation.from_arguments(store, path, options, commit_timeout=_TIMEOUT_SECONDS)
+        commit = CommitOptions.checked(rows.idempotency_key, None, location.timeout)
+        handle = _pds.create_table_with_rows(
+            location.handle, path, new, rows.data, location.options, rows.in_memory, commit
+        )
+        return cls._from_handle(location, handle)
 
     def _get_column_names(self, role: str) -> list[str]:
         """Return the names of the columns of the key (`key`) or of the sort order (`sort_by`)."""

@@ -1,0 +1,389 @@
+"""Tables, datasets and pipelines by their URLs, without a `Store`."""
+
+from __future__ import annotations
+
+__all__ = [
+    "Entry",
+    "list",
+    "open_chain",
+    "open_pipeline",
+    "open_table",
+    "read_dataset",
+    "scan_dataset",
+    "write_dataset",
+    "write_table",
+]
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from pds.arguments import arrow_stream, is_in_memory
+from pds.dataset import ParquetDatasetStore
+from pds.errors import AlreadyExists, CommitConflict, InvalidInput, InvalidType, NotFound
+from pds.options import WriteOptions
+from pds.store import Store
+from pds.table.checks import check_names
+from pds.table.options import NewRows, NewTable
+from pds.table.table import Table
+from pds.urls import merge_options, split_url
+
+if TYPE_CHECKING:
+    import builtins
+    import os
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow.compute as pc
+
+    from pds.arguments import ArrowStream
+    from pds.manifest import DatasetManifest
+    from pds.odf import Dataset
+    from pds.producers.pipeline import Pipeline
+    from pds.store import CredentialProvider
+
+    Url = str | os.PathLike[str]
+    Mode = Literal["error", "append", "overwrite", "ignore"]
+
+_MODES = ("error", "append", "overwrite", "ignore")
+_LISTINGS_AT_ONCE = 16
+
+
+def open_table(
+    url: Url,
+    *,
+    as_of: int | str | datetime | None = None,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> Table:
+    """Open a table.
+
+    Args:
+        url: The folder of the table: a URL, such as `s3://bucket/lake/events`, or a path of the local file system.
+        as_of: A version, a time with a time zone, or a tag. Defaults to the newest version.
+        options: The options of data files that are written.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Raises:
+        NotFound: There is no table, or no such tag.
+        VersionExpired: A vacuum removed the version.
+        InvalidInput: The URL, the version or an option is not valid.
+        InvalidType: An argument has an invalid type.
+    """
+    store, path = _open_parent(url, storage_options, credential_provider)
+    table = Table(store, path, options=options)
+    return table if as_of is None else table.as_of(as_of)
+
+
+def write_table(  # noqa: PLR0913 what a table is made of
+    url: Url,
+    data: ArrowStream,
+    *,
+    mode: Mode = "error",
+    key: str | Sequence[str] | None = None,
+    sort_by: str | Sequence[str] | None = None,
+    schema_mode: Literal["strict", "merge"] = "strict",
+    idempotency_key: str | None = None,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> Table:
+    """Write rows to a table, which is created if it does not exist.
+
+    A new table appears together with its rows, by one commit, and has the columns of `data`; text and bytes are stored
+    as `string` and `binary` where they come as views.
+
+    Args:
+        url: As for `open_table`.
+        data: Any object with `__arrow_c_stream__`: tables and streams of pyarrow, polars, pandas, DuckDB. A stream is
+            written in bounded memory.
+        mode: What to do if the table exists: `"error"` refuses, `"append"` adds the rows, `"overwrite"` replaces all
+            rows (older versions keep theirs), `"ignore"` writes nothing.
+        key: The names of the columns that identify a row. Of an existing table it must be the same.
+        sort_by: The names of the columns that files are sorted by. Of an existing table it must be the same.
+        schema_mode: As for `Table.append`.
+        idempotency_key: As for `Table.append`: a second write with the same key changes nothing.
+        options: The options of data files.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Returns:
+        The table, at the version that was written.
+
+    Raises:
+        AlreadyExists: The table exists and `mode` is `"error"`.
+        InvalidInput: The URL or an option is not valid; or the rows do not fit the table; or its key or sort order is
+            another.
+        InvalidType: An argument has an invalid type.
+        UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
+        CommitConflict, CommitStateUnknown: As for `Table.append`.
+    """
+    _check_mode(mode, schema_mode)
+    roles = {
+        role: None if names is None else check_names(role, names)
+        for role, names in (("key", key), ("sort_by", sort_by))
+    }
+    store, path = _open_parent(url, storage_options, credential_provider)
+    rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
+    table = _find_table(store, path, options)
+    if table is None:
+        try:
+            return Table._create_with_rows(store, path, NewTable.of(rows.data.schema, **roles), rows, options)  # noqa: SLF001 of the package
+        except AlreadyExists as error:
+            if mode == "error":
+                raise
+            if not isinstance(rows.data, pa.Table) and mode != "ignore":
+                message = "another writer created the table meanwhile, and the stream is consumed; repeat the write"
+                raise CommitConflict(message, path=path) from error
+        table = Table(store, path, options=options)
+    elif mode == "error":
+        message = f'a table already exists at {path!r}; pass mode="append" or mode="overwrite" to write to it'
+        raise AlreadyExists(message, path=path)
+    _check_roles(table, roles)
+    if mode == "append":
+        table.append(rows.data, schema_mode=schema_mode, idempotency_key=idempotency_key)
+    elif mode == "overwrite":
+        table.overwrite(rows.data, idempotency_key=idempotency_key)
+    return table
+
+
+def _check_mode(mode: str, schema_mode: str) -> None:
+    if mode not in _MODES:
+        raise InvalidInput(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
+    if mode == "overwrite" and schema_mode != "strict":
+        raise InvalidInput('schema_mode="merge" is for mode="append"; change the columns with table.alter')
+
+
+def _check_roles(table: Table, roles: dict[str, builtins.list[str] | None]) -> None:
+    """Refuse a table with another key or sort order than the one that was asked for."""
+    for role, requested in roles.items():
+        existing = table._get_column_names(role)  # noqa: SLF001 of the package
+        if requested is not None and existing != requested:
+            raise InvalidInput(f"the table has {role}={existing}, not {role}={requested}")
+
+
+def read_dataset(
+    url: Url,
+    columns: Sequence[str] | None = None,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> pa.Table:
+    """Read a dataset into memory. Only the bytes of `columns` are fetched.
+
+    Args:
+        url: The folder of the dataset, as for `open_table`.
+        columns: As for `ParquetDatasetStore.read_dataset`.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Raises:
+        InvalidInput: The URL or an option is not valid.
+        DatasetIncomplete, PartCorrupted, ManifestCorrupted, NotFound, InvalidType: As for
+            `ParquetDatasetStore.read_dataset`.
+    """
+    store, path = _open_parent(url, storage_options, credential_provider)
+    return ParquetDatasetStore(store).read_dataset(path, columns=columns)
+
+
+def scan_dataset(
+    url: Url,
+    columns: Sequence[str] | None = None,
+    where: str | pc.Expression | None = None,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> pa.RecordBatchReader:
+    """Read a dataset as a stream of batches, in bounded memory.
+
+    Args:
+        url: The folder of the dataset, as for `open_table`.
+        columns: As for `ParquetDatasetStore.scan_dataset`.
+        where: As for `ParquetDatasetStore.scan_dataset`.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Raises:
+        The errors of `read_dataset`. The stream raises the errors of the data while it is read.
+    """
+    store, path = _open_parent(url, storage_options, credential_provider)
+    return ParquetDatasetStore(store).scan_dataset(path, columns=columns, where=where)
+
+
+def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_dataset
+    url: Url,
+    data: ArrowStream,
+    *,
+    overwrite: bool = False,
+    run_id: str | None = None,
+    metadata: dict[str, str] | None = None,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> DatasetManifest:
+    """Write a table or stream as a dataset: readers see all of it or none.
+
+    Args:
+        url: The folder of the dataset, as for `open_table`.
+        data: As for `write_table`.
+        overwrite: Whether to replace an existing dataset.
+        run_id: The identifier of the run, for the manifest.
+        metadata: Key-value pairs of strings, for the manifest.
+        options: The options of the Parquet files.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Returns:
+        The manifest of the new dataset.
+
+    Raises:
+        InvalidInput: The URL or an option is not valid.
+        AlreadyExists, InvalidType, ResourceLocked: As for `ParquetDatasetStore.write_dataset`.
+    """
+    store, path = _open_parent(url, storage_options, credential_provider)
+    checked = WriteOptions() if options is None else options
+    if not isinstance(checked, WriteOptions):
+        raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
+    datasets = ParquetDatasetStore(
+        store,
+        compression=checked.compression,
+        row_group_size=checked.row_group_size,
+        max_rows_per_file=checked.max_rows_per_file,
+        compression_level=checked.compression_level,
+        memory_limit=checked.memory_limit,
+    )
+    return datasets.write_dataset(data, path, overwrite=overwrite, run_id=run_id, metadata=metadata)
+
+
+def open_pipeline(
+    url: Url,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    **options: Any,  # noqa: ANN401 as for Pipeline
+) -> Pipeline:
+    """Return a pipeline, whose sources and stages are to be declared. It need not exist: the first update creates it.
+
+    Args:
+        url: The folder of the pipeline, as for `open_table`.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+        options: As for `Pipeline`: `memory_limit`, `commit_timeout`, `engine`.
+
+    Raises:
+        InvalidInput: The URL or an option is not valid.
+        InvalidType: An argument has an invalid type.
+    """
+    from pds.producers.pipeline import Pipeline  # noqa: PLC0415 who opens a table needs none
+
+    store, path = _open_parent(url, storage_options, credential_provider)
+    return Pipeline(store, path, **options)
+
+
+def open_chain(
+    url: Url,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> Dataset:
+    """Open a dataset of the Open Data Fabric.
+
+    Args:
+        url: The folder of the dataset, as for `open_table`.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Raises:
+        NotFound: There is none.
+        InvalidInput: The URL or an option is not valid.
+        InvalidType: An argument has an invalid type.
+    """
+    from pds.odf import Dataset  # noqa: PLC0415 who opens a table needs none
+
+    return Dataset(*_open_parent(url, storage_options, credential_provider))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something that lies in a store.
+
+    Args:
+        kind: `"table"`, `"dataset"`, `"pipeline"`, or `"chain"` for a dataset of the Open Data Fabric.
+        path: The folder, relative to the URL that was listed.
+        url: The URL of the folder.
+    """
+
+    kind: Literal["table", "dataset", "pipeline", "chain"]
+    path: str
+    url: str
+
+
+def list(  # noqa: A001 `pds.list` is meant to be read with its module
+    url: Url,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+) -> builtins.list[Entry]:
+    """Return the tables, datasets, pipelines and chains below a URL, sorted by path. Their own folders are not listed.
+
+    Args:
+        url: A folder or a whole store, as for `open_table`.
+        storage_options: As for `Store`.
+        credential_provider: As for `Store`.
+
+    Raises:
+        InvalidInput: The URL or an option is not valid.
+        InvalidType: An argument has an invalid type.
+        PermissionDenied, BackendUnavailable: As for `Store`.
+    """
+    store = Store(url, storage_options, credential_provider=credential_provider)
+    entries: builtins.list[Entry] = []
+    with ThreadPoolExecutor(_LISTINGS_AT_ONCE) as pool:
+        level = [""]
+        while level:
+            below = []
+            for folder, (kind, folders) in zip(level, pool.map(lambda f: _look_into(store, f), level), strict=True):
+                if kind is None:
+                    below += folders
+                else:
+                    entries.append(Entry(kind, folder, f"{store.url.rstrip('/')}/{folder}" if folder else store.url))
+            level = below
+    return sorted(entries, key=lambda entry: entry.path)
+
+
+def _look_into(
+    store: Store, folder: str
+) -> tuple[Literal["table", "dataset", "pipeline", "chain"] | None, builtins.list[str]]:
+    """Return what a folder is, or, if it is nothing by itself, the folders in it."""
+    prefix = f"{folder}/" if folder else ""
+    names = {file.name for file in store.list_files(folder)}
+    if "_SUCCESS" in names:
+        return "dataset", []
+    if "_latest_manifest" in names:
+        pointer = json.loads(store.read_bytes(f"{prefix}_latest_manifest"))
+        manifest = json.loads(store.read_bytes(prefix + pointer["manifest"]))
+        return ("pipeline" if "nodes" in manifest else "table"), []
+    folders = [entry.path for entry in store.list_folders(folder)]
+    if f"{prefix}refs" in folders and store.exists(f"{prefix}refs/head"):
+        return "chain", []
+    return None, folders
+
+
+def _open_parent(
+    url: object, storage_options: Mapping[str, object] | None, credential_provider: CredentialProvider | None
+) -> tuple[Store, str]:
+    """Return the store of the folder above, and the name in it."""
+    parent, path, implied = split_url(url)
+    return Store(parent, merge_options(implied, storage_options), credential_provider=credential_provider), path
+
+
+def _find_table(store: Store, path: str, options: WriteOptions | None) -> Table | None:
+    try:
+        return Table(store, path, options=options)
+    except NotFound:
+        return None

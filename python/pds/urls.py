@@ -1,0 +1,126 @@
+"""The URLs and paths by which users name stores, and what lies in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+from pds.errors import InvalidInput, InvalidType
+
+__all__ = ["merge_options", "normalize_url", "split_url"]
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# `s3:/bucket` is a mistake, `a:b` may be a file.
+_KNOWN: Final = re.compile(r"(memory|file|s3a?|az|azure|adl|abfss?|wasbs?|gs|gcs|https?):", re.IGNORECASE)
+_ALIASES: Final = {"gcs": "gs", "azure": "az"}
+_AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+_AZURE_HOST: Final = re.compile(r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)")
+
+
+def normalize_url(url: object) -> tuple[str, dict[str, str]]:
+    """Return the URL of a store as the engine has it, and the options that the given one implies.
+
+    Args:
+        url: A URL; or a path of the local file system, which may be relative and may begin with `~`.
+
+    Raises:
+        InvalidInput: The URL or path is not valid.
+        InvalidType: It is neither a text nor a path.
+    """
+    text = _to_text(url)
+    scheme = _SCHEME.match(text)
+    if scheme is None or not isinstance(url, str):
+        return _to_file_url(text), {}
+    name, rest = scheme[1].lower(), text[scheme.end() :]
+    if name in _AZURE:
+        return _from_azure_url(name, rest)
+    return f"{_ALIASES.get(name, name)}://{rest}", {}
+
+
+def split_url(url: object) -> tuple[str, str, dict[str, str]]:
+    """Split the URL of a table, dataset, pipeline or chain.
+
+    Returns:
+        The URL of the store, which is that of the parent folder; the path in it; and the options that the URL implies.
+
+    Raises:
+        InvalidInput: The URL is not valid, or has no folder below its store.
+        InvalidType: It is neither a text nor a path.
+    """
+    normal, implied = normalize_url(url)
+    scheme, rest = normal.split("://", 1)
+    if scheme == "file" and not rest.startswith("/"):
+        raise InvalidInput("a file:// URL must have an absolute path: file:///folder; a relative path has no file://")
+    rest = rest.rstrip("/")
+    # All of a memory's URL but its name is a path.
+    parent, _, path = rest.partition("/") if scheme == "memory" else rest.rpartition("/")
+    if scheme == "file":
+        parent, path = parent or "/", unquote(path)
+    elif "?" in path:
+        raise InvalidInput("a URL must not have a query; pass tokens and signatures as storage_options")
+    if scheme == "memory" and not parent:
+        message = "memory:// without a name is another memory in each call; give it one: memory://name/folder"
+        raise InvalidInput(message)
+    if not parent or not path:
+        raise InvalidInput("the URL must name a folder, such as s3://bucket/lake/events or ./lake/events")
+    return f"{scheme}://{parent}", path, implied
+
+
+def merge_options(implied: Mapping[str, str], options: object) -> dict[str, object]:
+    """Return the options of a store with those that its URL implies.
+
+    Raises:
+        InvalidInput: An option has another value than the URL.
+        InvalidType: The options are not a mapping.
+    """
+    if options is None:
+        return dict(implied)
+    if not isinstance(options, Mapping):
+        raise InvalidType(f"storage_options must be a mapping, not {type(options).__name__}")
+    for name in implied.keys() & options.keys():
+        if options[name] != implied[name]:
+            raise InvalidInput(f"option {name} has another value than the URL")
+    return {**implied, **options}
+
+
+def _to_text(url: object) -> str:
+    if not isinstance(url, str | os.PathLike):
+        raise InvalidType(f"a URL must be a string or a path, not {type(url).__name__}")
+    text = os.fspath(url)
+    if not isinstance(text, str):
+        raise InvalidType("a path must be a text, not bytes")
+    if not text:
+        raise InvalidInput("the URL is empty")
+    return text
+
+
+def _to_file_url(path: str) -> str:
+    known = _KNOWN.match(path)
+    if known is not None:
+        raise InvalidInput(f"a URL begins with {known[1]}://, with two slashes; a file of this name is ./{known[1]}:…")
+    try:
+        return "file://" + quote(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 a text as it is
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"path {path!r} cannot be encoded as UTF-8") from error
+
+
+def _from_azure_url(name: str, rest: str) -> tuple[str, dict[str, str]]:
+    authority, slash, folder = rest.partition("/")
+    container, at, host = authority.partition("@")
+    if not at:
+        return f"az://{authority}{slash}{folder}", {}
+    known = _AZURE_HOST.fullmatch(host)
+    if known is None:
+        # It may hold a secret.
+        message = (
+            f"a {name}:// URL is {name}://container@account.dfs.core.windows.net/folder; for another host use "
+            "az://container/folder and the options azure_storage_account_name and azure_storage_endpoint"
+        )
+        raise InvalidInput(message)
+    implied = {"azure_storage_account_name": known[1]}
+    if known[2].startswith("fabric"):
+        implied["azure_use_fabric_endpoint"] = "true"
+    return f"az://{container}{slash}{folder}", implied
