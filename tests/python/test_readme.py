@@ -1,29 +1,33 @@
-"""The code of the README runs as it stands there, one block after the other, with a folder in place of its stores."""
+"""The code of the README runs as it stands there, one block after the other, and prints what stands below it."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 README = Path(__file__).parents[2] / "README.md"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
-def test_the_code_of_the_readme_runs(tmp_path: Path) -> None:
-    """Blocks go on from what those before them made."""
+def test_the_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks go on from what those before them made. Relative paths are in an empty folder; so is the one S3 store."""
+    monkeypatch.chdir(tmp_path)
     text = README.read_text()
-    blocks = [(text[: found.start()].count("\n") + 1, found[1]) for found in BLOCK.finditer(text)]
-    assert len(blocks) >= 4
-    stores = {
-        '"file:///data/lake"': repr((tmp_path / "local").as_uri()),
-        '"s3://bucket/lake", aws_region="eu-west-1"': repr((tmp_path / "bucket").as_uri()),
-    }
+    blocks = [(text[: found.start()].count("\n") + 1, *found.groups()) for found in BLOCK.finditer(text)]
+    assert len(blocks) >= 5
+    store = ('"s3://bucket/lake", aws_region="eu-west-1"', repr((tmp_path / "bucket").as_uri()))
     names: dict[str, Any] = {}
-    for line, block in blocks:
-        code = block
-        for written, used in stores.items():
-            code = code.replace(written, used)
-        # With the line numbers of the README in tracebacks.
-        exec(compile("\n" * line + code, str(README), "exec"), names)  # noqa: S102 the README is ours
+    for line, block, expected in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # With the line numbers of the README in tracebacks.
+            exec(compile("\n" * line + block.replace(*store), str(README), "exec"), names)  # noqa: S102 the README is ours
+        assert printed.getvalue() == (expected or ""), f"line {line}"
     assert names["words_by_count"].name == "words_by_count"
+    assert sum(expected is not None for _, _, expected in blocks) >= 2
