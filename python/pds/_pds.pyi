@@ -35,6 +35,7 @@ __all__ = [
     "commit_sort",
     "commit_staged",
     "compact_pipeline",
+    "create_table_with_rows",
     "dataset_exists",
     "delete_dataset",
     "discard_changes",

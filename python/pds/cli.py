@@ -34,6 +34,7 @@ from pds.doctor import probe
 from pds.errors import InvalidInput, InvalidPath, VerificationFailed
 from pds.errors import RemoteStoreError as StoreError
 from pds.odf import Dataset
+from pds.urls import merge_options, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,13 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    options: dict[str, object] = dict(_parse_options(args.option))
     if "folder" in args:
-        # The URL of the folder is split into the URL of the store and the path of the dataset.
-        args.url, _, args.folder = args.url.rstrip("/").rpartition("/")
-        if not args.folder or args.url.endswith("/"):
-            msg = "URL must name the folder of a dataset, for example s3://bucket/weather"
-            raise InvalidInput(msg)
-    with Store(args.url, storage_options=_parse_options(args.option)) as store:
+        args.url, args.folder, implied = split_url(args.url)
+        options = merge_options(implied, options)
+    with Store(args.url, storage_options=options) as store:
         command: Callable[[Store, argparse.Namespace], int] = args.run
         return command(store, args)
 
@@ -95,7 +94,7 @@ def _build_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="an option of the store, as for pds.Store; can be repeated",
     )
-    common.add_argument("url", metavar="URL", help="memory://, file:///…, s3://…, az://…, gs://…")
+    common.add_argument("url", metavar="URL", help="s3://…, az://…, gs://…, or a path")
     parser = argparse.ArgumentParser(prog="pds", description="Parquet datasets on object stores.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     dataset = commands.add_parser("dataset", help="list, show, verify, clean or delete datasets")

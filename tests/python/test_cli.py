@@ -220,7 +220,7 @@ def test_a_wrong_command_line_is_2(run: Run, argv: list[str]) -> None:
     ("argv", "word"),
     [
         (["dataset", "list", "ftp://host/x"], "ftp"),
-        (["dataset", "list", "no url"], "URL"),
+        (["dataset", "list", "s3:/no-bucket"], "URL"),
         (["dataset", "list", "memory://", "--option", "aws_regoin=x"], "aws_regoin"),
         (["dataset", "list", "s3://b", "--option", "novalue"], "NAME=VALUE"),
         (["dataset", "list", "s3://b", "--option", "=v"], "NAME=VALUE"),
