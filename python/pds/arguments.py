@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,6 +65,11 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
 
 
 def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
+    if type(data).__module__.startswith("polars") and type(data).__name__ == "DataFrame":
+        # polars exports them as addresses in memory.
+        objects = [name for name, dtype in cast("Any", data).schema.items() if str(dtype) == "Object"]
+        if objects:
+            raise InvalidType(f"column {objects[0]!r} has Python objects, which Arrow has no type for; cast it")
     try:
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)

@@ -15,6 +15,7 @@ __all__ = [
 ]
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,7 @@ from pds.store import Store
 from pds.table.checks import check_names
 from pds.table.options import NewRows, NewTable
 from pds.table.table import Table
-from pds.urls import merge_options, split_url
+from pds.urls import join_url, merge_options, split_url
 
 if TYPE_CHECKING:
     import builtins
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _MODES = ("error", "append", "overwrite", "ignore")
 _LISTINGS_AT_ONCE = 16
+_MANIFEST = re.compile(r"v\d+\.json")
 
 
 def open_table(
@@ -107,23 +109,24 @@ def write_table(  # noqa: PLR0913 what a table is made of
         key: The names of the columns that identify a row. Of an existing table it must be the same.
         sort_by: The names of the columns that files are sorted by. Of an existing table it must be the same.
         schema_mode: As for `Table.append`.
-        idempotency_key: As for `Table.append`: a second write with the same key changes nothing.
+        idempotency_key: As for `Table.append`: a second write with the same key changes nothing. For the modes
+            `"append"` and `"overwrite"`.
         options: The options of data files.
         storage_options: As for `Store`.
         credential_provider: As for `Store`.
 
     Returns:
-        The table, at the version that was written.
+        The table, at the version that was written, or at the newest one if nothing was.
 
     Raises:
-        AlreadyExists: The table exists and `mode` is `"error"`.
+        AlreadyExists: The table exists and `mode` is `"error"`; or the folder is a dataset.
         InvalidInput: The URL or an option is not valid; or the rows do not fit the table; or its key or sort order is
             another.
         InvalidType: An argument has an invalid type.
         UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
         CommitConflict, CommitStateUnknown: As for `Table.append`.
     """
-    _check_mode(mode, schema_mode)
+    _check_mode(mode, schema_mode, idempotency_key)
     roles = {
         role: None if names is None else check_names(role, names)
         for role, names in (("key", key), ("sort_by", sort_by))
@@ -132,6 +135,8 @@ def write_table(  # noqa: PLR0913 what a table is made of
     rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
     table = _find_table(store, path, options)
     if table is None:
+        if store.exists(f"{path}/_SUCCESS"):
+            raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
         try:
             return Table._create_with_rows(store, path, NewTable.of(rows.data.schema, **roles), rows, options)  # noqa: SLF001 of the package
         except AlreadyExists as error:
@@ -152,11 +157,13 @@ def write_table(  # noqa: PLR0913 what a table is made of
     return table
 
 
-def _check_mode(mode: str, schema_mode: str) -> None:
+def _check_mode(mode: str, schema_mode: str, idempotency_key: object) -> None:
     if mode not in _MODES:
         raise InvalidInput(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     if mode == "overwrite" and schema_mode != "strict":
         raise InvalidInput('schema_mode="merge" is for mode="append"; change the columns with table.alter')
+    if idempotency_key is not None and mode in ("error", "ignore"):
+        raise InvalidInput(f'a write with an idempotency key may be repeated; pass mode="append", not mode={mode!r}')
 
 
 def _check_roles(table: Table, roles: dict[str, builtins.list[str] | None]) -> None:
@@ -351,7 +358,7 @@ def list(  # noqa: A001 `pds.list` is meant to be read with its module
                 if kind is None:
                     below += folders
                 else:
-                    entries.append(Entry(kind, folder, f"{store.url.rstrip('/')}/{folder}" if folder else store.url))
+                    entries.append(Entry(kind, folder, join_url(store.url, folder)))
             level = below
     return sorted(entries, key=lambda entry: entry.path)
 
@@ -364,14 +371,22 @@ def _look_into(
     names = {file.name for file in store.list_files(folder)}
     if "_SUCCESS" in names:
         return "dataset", []
-    if "_latest_manifest" in names:
-        pointer = json.loads(store.read_bytes(f"{prefix}_latest_manifest"))
-        manifest = json.loads(store.read_bytes(prefix + pointer["manifest"]))
-        return ("pipeline" if "nodes" in manifest else "table"), []
     folders = [entry.path for entry in store.list_folders(folder)]
+    if "_latest_manifest" in names or f"{prefix}manifest" in folders:
+        manifests = [file.path for file in store.list_files(f"{prefix}manifest") if _MANIFEST.fullmatch(file.name)]
+        if manifests:
+            return ("pipeline" if _is_pipeline(store, max(manifests)) else "table"), []
     if f"{prefix}refs" in folders and store.exists(f"{prefix}refs/head"):
         return "chain", []
     return None, folders
+
+
+def _is_pipeline(store: Store, manifest: str) -> bool:
+    try:
+        return "nodes" in json.loads(store.read_bytes(manifest))
+    except (NotFound, ValueError, TypeError):
+        # A vacuum removed it, or it is damaged: who opens the folder is told.
+        return False
 
 
 def _open_parent(

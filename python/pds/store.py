@@ -25,7 +25,7 @@ from pds.errors import (
     RemoteStoreError,
 )
 from pds.paths import normalize_file_path, normalize_folder_path
-from pds.urls import merge_options, normalize_url
+from pds.urls import join_url, merge_options, normalize_url
 
 if TYPE_CHECKING:
     import os
@@ -150,7 +150,7 @@ class Store:
     @property
     def url(self) -> str:
         """The URL, with the folder of a child store appended. That of a path is an absolute `file://` URL."""
-        return f"{self._url.rstrip('/')}/{self._folder}" if self._folder else self._url
+        return join_url(self._url, self._folder)
 
     def __repr__(self) -> str:
         masked = ((name, _pds.mask_option(name, value)) for name, value in sorted(self._options.items()))

@@ -10,11 +10,13 @@ from urllib.parse import quote, unquote
 
 from pds.errors import InvalidInput, InvalidType
 
-__all__ = ["merge_options", "normalize_url", "split_url"]
+__all__ = ["join_url", "merge_options", "normalize_url", "split_url"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# `s3:/bucket` is a mistake, `a:b` may be a file.
-_KNOWN: Final = re.compile(r"(memory|file|s3a?|az|azure|adl|abfss?|wasbs?|gs|gcs|https?):", re.IGNORECASE)
+# `s3:/bucket`, `dbfs:/x` and `C:/x` are mistakes, `a:b` may be a file.
+_STORES: Final = "memory|file|s3a?|az|azure|adl|abfss?|wasbs?|gs|gcs|https?"
+_MISTAKEN: Final = re.compile(rf"(?:{_STORES})(?::|//)|[A-Za-z][A-Za-z0-9+.-]*:[/\\\\]", re.IGNORECASE)
+_UNPRINTABLE: Final = re.compile(r"^[\s\ufeff]|[\x00-\x1f\x7f]")
 _ALIASES: Final = {"gcs": "gs", "azure": "az"}
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _AZURE_HOST: Final = re.compile(r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)")
@@ -58,7 +60,7 @@ def split_url(url: object) -> tuple[str, str, dict[str, str]]:
     # All of a memory's URL but its name is a path.
     parent, _, path = rest.partition("/") if scheme == "memory" else rest.rpartition("/")
     if scheme == "file":
-        parent, path = parent or "/", unquote(path)
+        parent, path = parent or "/", _unquote(path)
     elif "?" in path:
         raise InvalidInput("a URL must not have a query; pass tokens and signatures as storage_options")
     if scheme == "memory" and not parent:
@@ -67,6 +69,20 @@ def split_url(url: object) -> tuple[str, str, dict[str, str]]:
     if not parent or not path:
         raise InvalidInput("the URL must name a folder, such as s3://bucket/lake/events or ./lake/events")
     return f"{scheme}://{parent}", path, implied
+
+
+def join_url(url: str, folder: str) -> str:
+    """Return the URL of a folder of the store with this URL."""
+    if not folder:
+        return url
+    return f"{url.rstrip('/')}/{quote(folder) if url.startswith('file:') else folder}"
+
+
+def _unquote(segment: str) -> str:
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("the path of the file:// URL is not UTF-8") from error
 
 
 def merge_options(implied: Mapping[str, str], options: object) -> dict[str, object]:
@@ -80,8 +96,10 @@ def merge_options(implied: Mapping[str, str], options: object) -> dict[str, obje
         return dict(implied)
     if not isinstance(options, Mapping):
         raise InvalidType(f"storage_options must be a mapping, not {type(options).__name__}")
-    for name in implied.keys() & options.keys():
-        if options[name] != implied[name]:
+    for name, value in options.items():
+        key = str(name).lower()
+        key = "azure_storage_account_name" if key == "account_name" else key
+        if key in implied and value != implied[key]:
             raise InvalidInput(f"option {name} has another value than the URL")
     return {**implied, **options}
 
@@ -94,15 +112,24 @@ def _to_text(url: object) -> str:
         raise InvalidType("a path must be a text, not bytes")
     if not text:
         raise InvalidInput("the URL is empty")
+    if _UNPRINTABLE.search(text):
+        raise InvalidInput("the URL begins with a space, or has control characters")
     return text
 
 
 def _to_file_url(path: str) -> str:
-    known = _KNOWN.match(path)
-    if known is not None:
-        raise InvalidInput(f"a URL begins with {known[1]}://, with two slashes; a file of this name is ./{known[1]}:…")
+    if _MISTAKEN.match(path):
+        message = "a URL begins with a scheme and ://, with two slashes; a path of such a name begins with ./"
+        raise InvalidInput(message)
+    expanded = os.path.expanduser(path)  # noqa: PTH111 a text as it is
+    if path.startswith("~") and expanded == path:
+        raise InvalidInput(
+            f"no home folder is known for {path.partition('/')[0]!r}; a path of this name begins with ./"
+        )
+    # After a symbolic link `..` is what the system takes it for.
+    whole = os.path.realpath(expanded) if ".." in expanded.split("/") else os.path.abspath(expanded)  # noqa: PTH100
     try:
-        return "file://" + quote(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 a text as it is
+        return "file://" + quote(whole)
     except UnicodeEncodeError as error:
         raise InvalidInput(f"path {path!r} cannot be encoded as UTF-8") from error
 

@@ -10,11 +10,11 @@ use super::actions::NewTable;
 use super::format::{CommitOperation, DataFile, TableManifest};
 use super::write::{align_to_schema, check_idempotency_key, upload};
 use super::{Snapshot, Table, TableColumns, TableWriteOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::versions::{Transaction, create_first, is_not_created, remove};
+use crate::error::Result;
+use crate::versions::{Transaction, check_creatable, create_checked, is_not_created, remove};
 
 /// Creates a table with the rows of `input`. Returns its first snapshot and the files. Errors are those of
-/// [`super::create`] and [`super::write()`]; after one there is no table, unless the outcome is unknown.
+/// [`super::actions::create`] and [`super::write()`]; after one there is no table, unless the outcome is unknown.
 pub async fn create_with_rows(
     table: &Table,
     new_table: NewTable,
@@ -22,16 +22,12 @@ pub async fn create_with_rows(
     options: &TableWriteOptions,
 ) -> Result<(Snapshot, Vec<DataFile>)> {
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    if table.find_newest().await?.is_some() {
-        let message = format!("a table already exists at {:?}", table.root());
-        return Err(Error::new(ErrorKind::AlreadyExists, message).with_path(table.root()));
-    }
-    let clock = table.store().clock();
-    let mut draft = new_table.clone().into_manifest(0, clock.now());
-    draft.version = 0;
+    let draft = new_table.draft()?;
+    // Before the rows are uploaded.
+    check_creatable(table).await?;
     let aligned = align_to_schema(input, &TableColumns::from_manifest(&draft)?.schema)?;
     let files = upload(table, &draft, aligned, options).await?;
-    let created = create_first(table, |commit_id, created_at| {
+    let created = create_checked(table, |commit_id, created_at| {
         let manifest = new_table.into_manifest(commit_id, created_at);
         with_rows(manifest, &files, options.idempotency_key.as_deref())
     });

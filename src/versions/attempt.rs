@@ -136,7 +136,11 @@ async fn create_manifest<M: Versioned>(
 }
 
 /// Refuses a manifest that readers would refuse: committing it would make the table unusable.
-fn check_readable<M: Versioned>(folder: &Folder<M>, bytes: &Bytes, next: &M) -> Result<()> {
+pub(super) fn check_readable<M: Versioned>(
+    folder: &Folder<M>,
+    bytes: &Bytes,
+    next: &M,
+) -> Result<()> {
     let length = bytes.len() as u64;
     if length > MAX_MANIFEST_BYTES {
         let message = format!(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use super::attempt::commit_id_at;
+use super::attempt::{check_readable, commit_id_at};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
 use super::manifest::Versioned;
@@ -27,19 +27,35 @@ pub(crate) async fn create_first<M: RollLists>(
     folder: &Folder<M>,
     first: impl FnOnce(u128, DateTime<Utc>) -> M,
 ) -> Result<Snapshot<M>> {
-    if folder.find_newest().await?.is_some() {
-        return Err(already_exists_error(folder));
-    }
-    probe_conditional_writes(&folder.store, folder.root()).await?;
+    check_creatable(folder).await?;
+    create_checked(folder, first).await
+}
+
+/// As [`create_first`], after [`check_creatable`].
+pub(crate) async fn create_checked<M: RollLists>(
+    folder: &Folder<M>,
+    first: impl FnOnce(u128, DateTime<Utc>) -> M,
+) -> Result<Snapshot<M>> {
     let clock = folder.store.clock();
     let mut manifest = first(clock.new_id(), clock.now());
     let (base, mut lists) = (manifest.clone(), ListWriter::default());
-    manifest.roll_lists(&mut lists, folder, &base).await?;
-    let created = create_manifest(folder, manifest).await;
+    let rolled = manifest.roll_lists(&mut lists, folder, &base).await;
+    let created = match rolled {
+        Ok(()) => create_manifest(folder, manifest).await,
+        Err(e) => Err(e),
+    };
     if created.as_ref().is_err_and(is_not_created) {
         remove(folder, &lists.unused_paths::<M>(None)).await;
     }
     created
+}
+
+/// Refuses a folder that has versions, and a store that does not honor conditional writes.
+pub(crate) async fn check_creatable<M: Versioned>(folder: &Folder<M>) -> Result<()> {
+    if folder.find_newest().await?.is_some() {
+        return Err(already_exists_error(folder));
+    }
+    probe_conditional_writes(&folder.store, folder.root()).await
 }
 
 /// Whether it is certain that the first version was not created, and what was written for it can be removed now.
@@ -53,8 +69,10 @@ pub(crate) fn is_not_created(error: &Error) -> bool {
 async fn create_manifest<M: Versioned>(folder: &Folder<M>, manifest: M) -> Result<Snapshot<M>> {
     let id = manifest.header().commit_id.clone();
     let path = folder.path(&names::manifest(1));
+    let bytes = manifest.to_bytes();
+    check_readable(folder, &bytes, &manifest)?;
     match Register::new(&folder.store, &path)
-        .create(manifest.to_bytes())
+        .create(bytes)
         .await
         .map_err(|e| CommitError::from_write(&id, e))?
     {

@@ -40,7 +40,7 @@ pub use self::attempt::was_committed;
 pub use self::change::{Change, RequiredVersion};
 pub(crate) use self::change::{OnVersion, Operation, check_required_version};
 pub use self::commit_id::{CommitId, TimestampMicros};
-pub(crate) use self::create::{create_first, is_not_created};
+pub(crate) use self::create::{check_creatable, create_checked, create_first, is_not_created};
 pub use self::folder::{Folder, Snapshot};
 pub(crate) use self::folder::{list_objects, list_root};
 pub use self::folders::list_versioned;

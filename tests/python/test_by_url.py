@@ -173,12 +173,97 @@ def test_a_table_appears_with_its_rows(here: Path) -> None:
     with pytest.raises(pds.InvalidInput, match="unknown column"):
         pds.write_table("events", ROWS, key="nothing")
     with pytest.raises(pds.InvalidInput):
-        pds.write_table("events", ROWS, idempotency_key="")
+        pds.write_table("events", ROWS, mode="append", idempotency_key="")
+    for mode in ("error", "ignore"):
+        with pytest.raises(pds.InvalidInput, match="may be repeated"):
+            pds.write_table("events", ROWS, mode=mode, idempotency_key="k")  # type: ignore[arg-type]
     required = pa.table({"id": [1, None]}, schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     with pytest.raises(pds.InvalidInput, match="null"):
         pds.write_table("events", required)
     assert [path for path in here.rglob("*") if path.is_file()] == []
     assert pds.write_table("events", ROWS).version == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        " s3://bucket/x",
+        "\ns3://bucket/x",
+        "\ufeffs3://bucket/x",
+        "s3://bucket/x\n",
+        "dbfs:/mnt/x",
+        "C:/lake/t",
+        "C:\\lake\\t",
+        "s3//bucket/x",
+        "~nosuch/t",
+        " https://account.blob.core.windows.net/c/t?sig=secret",
+        "file:///lake/%FF",
+        Path("C:/lake/t"),
+    ],
+)
+def test_what_is_not_meant_as_a_path(here: Path, url: str | Path) -> None:
+    for call in (pds.write_table, pds.write_dataset):
+        with pytest.raises(pds.InvalidInput) as raised:
+            call(url, ROWS)
+        assert "secret" not in str(raised.value)
+    assert [*here.iterdir()] == []
+    pds.write_table("./C:/lake/t", ROWS)
+    pds.write_table("./~nosuch/t", ROWS)
+
+
+def test_links_and_what_is_above_them(here: Path) -> None:
+    (here / "real/y").mkdir(parents=True)
+    (here / "link").symlink_to("real/y")
+    pds.write_table("link/../above", ROWS)
+    assert (here / "real/above/_latest_manifest").is_file()
+    pds.write_table("link/inside", ROWS)
+    assert (here / "real/y/inside/_latest_manifest").is_file()
+    (here / "current").symlink_to("real/y/inside")
+    assert pds.open_table("current").append(MORE).version == 2
+
+
+def test_urls_of_names_with_escapes(here: Path) -> None:
+    """What is listed opens what is meant, and nothing else."""
+    for name in ("a b", "a%20b", "ü", "100%"):
+        pds.write_table(f"lake/{name}", pa.table({"name": [name]}))
+    for entry in pds.list("lake"):
+        assert pds.open_table(entry.url).scan().to_pyarrow()["name"].to_pylist() == [entry.path]
+        child = pds.Store("lake").child(entry.path)
+        assert pds.Store(child.url).exists("_latest_manifest")
+    assert here.is_dir()
+
+
+def test_a_table_needs_a_folder_of_its_own(here: Path) -> None:
+    pds.write_dataset("lake/people", ROWS)
+    with pytest.raises(pds.AlreadyExists, match="is a dataset"):
+        pds.write_table("lake/people", ROWS)
+    assert here.is_dir()
+
+
+def test_damaged_things_are_listed(here: Path) -> None:
+    for name in ("lost pointer", "lost manifest", "other", "whole"):
+        pds.write_table(f"lake/{name}", ROWS)
+    (here / "lake/lost pointer/_latest_manifest").unlink()
+    (here / "lake/lost manifest/manifest/v00000001.json").write_text("{")
+    (here / "lake/other/_latest_manifest").write_text("[1]")
+    assert [entry.path for entry in pds.list("lake")] == ["lost manifest", "lost pointer", "other", "whole"]
+
+
+def test_columns_that_no_table_can_have(here: Path) -> None:
+    polars = pytest.importorskip("polars")
+    deep = pa.int64()
+    for _ in range(61):
+        deep = pa.struct([("f", deep)])
+    with pytest.raises(pds.InvalidInput, match="cannot have these columns"):
+        pds.Table.create(pds.Store("lake"), "deep", pa.schema([("x", deep)]))
+    with pytest.raises(pds.InvalidInput, match="cannot have these columns"):
+        pds.write_table("lake/deep", pa.schema([("x", deep)]).empty_table())
+    with pytest.raises(pds.InvalidType, match="Python objects"):
+        pds.write_table("lake/deep", polars.DataFrame({"x": polars.Series([{1}, {2}], dtype=polars.Object)}))
+    assert [path for path in here.rglob("*") if path.is_file()] == []
+    views = pa.map_(pa.string_view(), pa.string_view())
+    table = pds.write_table("lake/maps", pa.table({"m": pa.array([[("a", "b")]], views)}))
+    assert table.scan().to_pyarrow()["m"].to_pylist() == [[("a", "b")]]
 
 
 def test_a_key_of_the_first_write_is_remembered(here: Path) -> None:

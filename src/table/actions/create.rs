@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::files::TableColumns;
 use crate::table::format::{
     Base64, CommitId, CommitOperation, FORMAT, TableManifest, TableSchema, TimestampMicros,
 };
@@ -24,6 +25,17 @@ pub struct NewTable {
 }
 
 impl NewTable {
+    /// The manifest of the table before its first version. Refuses columns that readers would refuse.
+    pub(in crate::table) fn draft(&self) -> Result<TableManifest> {
+        let mut draft = self.clone().into_manifest(0, DateTime::UNIX_EPOCH);
+        draft.version = 0;
+        TableColumns::from_manifest(&draft).map_err(|e| {
+            let message = format!("a table cannot have these columns: {}", e.message());
+            Error::invalid(message).with_source(e)
+        })?;
+        Ok(draft)
+    }
+
     /// The manifest of version 1.
     pub(in crate::table) fn into_manifest(
         self,
@@ -65,6 +77,7 @@ impl NewTable {
 /// [`ErrorKind::ManifestCorrupted`]: crate::ErrorKind::ManifestCorrupted
 /// [`ErrorKind::UnsafeStore`]: crate::ErrorKind::UnsafeStore
 pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
+    new_table.draft()?;
     let first = |commit_id, created_at| new_table.into_manifest(commit_id, created_at);
     create_first(table, first).await
 }
