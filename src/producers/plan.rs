@@ -181,8 +181,12 @@ impl Plan {
         if !is_whole && !feeders.clone().any(|name| computed.contains_key(name)) {
             return Ok(None);
         }
+        let is_stored = !stage.feeders.iter().any(|name| computed.contains_key(name));
         let sample = match (self.sample, self.rebuilds.get(&stage.name)) {
-            (Some(part), Some(Rebuild::Compare)) => Some(self.sample_ranges(stage, part).await?),
+            // What is new in a feeder has no index.
+            (Some(part), Some(Rebuild::Compare)) if is_stored => {
+                Some(self.sample_ranges(stage, part).await?)
+            }
             _ => None,
         };
         if let (Some(engine), None) = (&self.engine, &sample) {

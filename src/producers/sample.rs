@@ -1,11 +1,16 @@
 //! Samples of a stage's source keys, for checks that are to cost less than a rebuild.
 //!
-//! A sample is of ranges of keys, each about a block of the key index of one file: the keys of a block are in few pages.
-//! Blocks are chosen by chance, and of the files only those are opened that have a chosen one.
+//! A sample is of ranges of keys, each from the key of a block of a key index to the next one: the rows of a block are in
+//! few pages. Keys are chosen by chance, each once however many blocks or files begin with it. Of many files only some are
+//! opened, and then those in which a chosen key lies, so that a range ends at their next block.
+//!
+//! Indexes have keys that are cut ([`RunFile::first`]). They divide the keys all the same; those that are alike where they
+//! are cut are in one range.
 
-use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use arrow_array::Array;
+use futures::{StreamExt, TryStreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -13,84 +18,113 @@ use serde_json::Value;
 use super::graph::StageNode;
 use super::plan::Plan;
 use super::split::comparable;
+use super::tables::TableShape;
 use crate::error::Result;
-use crate::run::{DEFAULT_PAGE_ROWS, KeyRange, RunFile, decode_keys, read_block_keys};
+use crate::run::{KeyRange, RunFile, decode_keys, read_block_keys};
+
+/// As many files are opened at least, where there are so many.
+const MIN_FILES: f64 = 64.0;
+/// How many files are opened at once.
+const CONCURRENT_FILES: usize = 16;
+
+/// Keys by their comparable form.
+type KeysInOrder = BTreeMap<Box<[u8]>, Value>;
 
 impl Plan {
-    /// Ranges of the keys of a stage's feeders, with about a part of their rows, and with one key at least if there is
-    /// one; disjoint and in the order of the feeders.
+    /// Ranges of the keys of a stage's feeders, with about a part of their keys, and with one key at least if there is
+    /// one; disjoint and in the order of the feeders. All keys are in them if the part is 1.
     pub(super) async fn sample_ranges(
         &self,
         stage: &StageNode,
         part: f64,
     ) -> Result<Vec<KeyRange>> {
-        let (store, folder) = (self.pipeline.store(), self.pipeline.root());
+        let shape = self.feeder_columns(stage)?.source();
         let runs = stage.feeders.iter();
         let runs = runs.flat_map(|feeder| self.stored_content(feeder));
         let files: Vec<&RunFile> = runs.flat_map(|run| &run.files.files).collect();
-        let bounds = files
-            .iter()
-            .flat_map(|file| [file.first.first(), file.last.first()]);
-        let mut keys: Vec<Value> = bounds.flatten().cloned().collect();
-        let chance = store.clock().new_id() >> 64;
+        let chance = self.pipeline.store().clock().new_id() >> 64;
         let mut random = StdRng::seed_from_u64(u64::try_from(chance).unwrap_or_default());
-        let mut opened = files.clone();
-        opened.retain(|file| {
-            let blocks = file.rows.div_ceil(DEFAULT_PAGE_ROWS as u64);
-            (0..blocks).any(|_| random.random_bool(part))
-        });
-        if opened.is_empty() && !files.is_empty() {
-            opened.push(files[random.random_range(0..files.len())]);
+
+        let file_count = f64::from(u32::try_from(files.len().max(1)).unwrap_or(u32::MAX));
+        let opened_part = (MIN_FILES / file_count).clamp(part, 1.0);
+        let (mut opened, mut closed) = (Vec::new(), Vec::new());
+        for file in files {
+            let is_opened = random.random::<f64>() < opened_part;
+            if is_opened { &mut opened } else { &mut closed }.push(file);
         }
-        let mut chosen = Vec::new();
-        for file in opened {
-            let mut blocks = read_block_keys(store, folder, file).await?;
-            keys.extend_from_slice(&blocks);
-            // What follows the last key up to the next one of another file is no block's.
-            blocks.extend(file.last.first().cloned());
-            if blocks.is_empty() {
-                continue;
+        if opened.is_empty() && !closed.is_empty() {
+            let at = random.random_range(0..closed.len());
+            opened.push(closed.swap_remove(at));
+        }
+        let blocks = self.block_keys(&shape, &opened).await?;
+        let key_part = part / opened_part;
+        let mut chosen: KeysInOrder = blocks.clone();
+        chosen.retain(|_, _| random.random::<f64>() < key_part);
+        if chosen.is_empty() && !blocks.is_empty() {
+            let any = blocks.iter().nth(random.random_range(0..blocks.len()));
+            chosen.extend(any.map(|(row, key)| (row.clone(), key.clone())));
+        }
+
+        let mut bounds = blocks;
+        let mut around = Vec::new();
+        for file in closed {
+            let ends = [file.first.first(), file.last.first()];
+            let ends = in_order(&shape, ends.into_iter().flatten().cloned())?;
+            if let (Some((first, _)), Some((last, _))) =
+                (ends.first_key_value(), ends.last_key_value())
+                && chosen.range(first.clone()..=last.clone()).next().is_some()
+            {
+                around.push(file);
             }
-            let any = blocks[random.random_range(0..blocks.len())].clone();
-            blocks.retain(|_| random.random_bool(part));
-            chosen.extend(if blocks.is_empty() { vec![any] } else { blocks });
+            bounds.extend(ends);
         }
-        self.ranges_of(stage, &keys, &chosen)
+        bounds.extend(self.block_keys(&shape, &around).await?);
+        ranges(&shape, &bounds, &chosen)
     }
 
-    /// For each chosen key the range up to the next one of all keys.
-    fn ranges_of(
-        &self,
-        stage: &StageNode,
-        keys: &[Value],
-        chosen: &[Value],
-    ) -> Result<Vec<KeyRange>> {
-        let shape = self.feeder_columns(stage)?.source();
-        let data_type = shape.schema.field(0).data_type();
-        let all: Vec<Value> = keys.iter().chain(chosen).cloned().collect();
-        let rows = comparable(&all, &shape)?;
-        let mut order: Vec<usize> = (0..all.len()).collect();
-        // Of equal keys the chosen one is first.
-        order.sort_by(|a, b| rows.row(*a).cmp(&rows.row(*b)).then(b.cmp(a)));
-        order.dedup_by(|b, a| rows.row(*a).cmp(&rows.row(*b)) == Ordering::Equal);
-        let decoded = decode_keys(&all, data_type)?;
-        let bound = |at: usize| Some(vec![decoded.slice(at, 1)]);
-        let mut ranges: Vec<KeyRange> = Vec::new();
-        let mut end = None;
-        for (position, at) in order.iter().enumerate() {
-            if *at < keys.len() {
-                continue;
-            }
-            let to = order.get(position + 1).and_then(|next| bound(*next));
-            match ranges.last_mut() {
-                Some(last) if end == Some(position) => last.to = to,
-                _ => ranges.push(KeyRange {
-                    from: bound(*at),
-                    to,
-                }),
-            }
-            end = Some(position + 1);
-        }
-        Ok(ranges)
+    /// The keys of the blocks of files.
+    async fn block_keys(&self, shape: &TableShape, files: &[&RunFile]) -> Result<KeysInOrder> {
+        let (store, folder) = (self.pipeline.store(), self.pipeline.root());
+        let reads = files.iter();
+        let reads = reads.map(|file| async move { read_block_keys(store, folder, file).await });
+        // A Vec, because the future of the iterator itself would not be Send.
+        let reads: Vec<_> = reads.collect();
+        let keys: Vec<Vec<Value>> = stream::iter(reads)
+            .buffered(CONCURRENT_FILES)
+            .try_collect()
+            .await?;
+        in_order(shape, keys.into_iter().flatten())
     }
+}
+
+fn in_order(shape: &TableShape, keys: impl Iterator<Item = Value>) -> Result<KeysInOrder> {
+    let keys: Vec<Value> = keys.collect();
+    let rows = comparable(&keys, shape)?;
+    let rows: Vec<Box<[u8]>> = rows.iter().map(|row| row.as_ref().into()).collect();
+    Ok(rows.into_iter().zip(keys).collect())
+}
+
+/// For each chosen bound the range up to the next one. That of the first one begins with the first key: a cut key can be
+/// after those that it stands for.
+fn ranges(shape: &TableShape, bounds: &KeysInOrder, chosen: &KeysInOrder) -> Result<Vec<KeyRange>> {
+    let keys: Vec<Value> = bounds.values().cloned().collect();
+    let decoded = decode_keys(&keys, shape.schema.field(0).data_type())?;
+    let bound = |at: usize| (at > 0 && at < keys.len()).then(|| vec![decoded.slice(at, 1)]);
+    let mut ranges: Vec<KeyRange> = Vec::new();
+    let mut end = None;
+    for (at, row) in bounds.keys().enumerate() {
+        if !chosen.contains_key(row) {
+            continue;
+        }
+        let to = bound(at + 1);
+        match ranges.last_mut() {
+            Some(last) if end == Some(at) => last.to = to,
+            _ => ranges.push(KeyRange {
+                from: bound(at),
+                to,
+            }),
+        }
+        end = Some(at + 1);
+    }
+    Ok(ranges)
 }

@@ -22,7 +22,7 @@ pub async fn create_with_rows(
     options: &TableWriteOptions,
 ) -> Result<(Snapshot, Vec<DataFile>)> {
     check_idempotency_key(options.idempotency_key.as_deref())?;
-    let draft = new_table.draft()?;
+    let draft = new_table.draft();
     // Before the rows are uploaded.
     check_creatable(table).await?;
     let aligned = align_to_schema(input, &TableColumns::from_manifest(&draft)?.schema)?;

@@ -28,6 +28,8 @@ use crate::versions::{ListWriter, RollLists, find_mergeable, roll_transactions};
 
 /// The maximum number of segments that are read concurrently.
 const CONCURRENT_SEGMENTS: usize = 16;
+/// About the size of a segment without its entries.
+const EMPTY_SEGMENT_BYTES: u64 = 4 << 10;
 /// The maximum size of a segment.
 pub(super) const MAX_SEGMENT_BYTES: u64 = 256 << 20;
 
@@ -116,7 +118,8 @@ fn live_file_count(segment: &Segment) -> u64 {
 
 /// About the bytes of its entries of files that have not left the table.
 fn live_bytes(segment: &Segment) -> u64 {
-    segment.size_bytes * live_file_count(segment) / u64::from(segment.data_files.max(1))
+    let entries = segment.size_bytes.saturating_sub(EMPTY_SEGMENT_BYTES);
+    entries * live_file_count(segment) / u64::from(segment.data_files.max(1))
 }
 
 /// Reads the files of a segment that have not left the table, with their positions.
@@ -238,7 +241,10 @@ async fn roll_segments(
             next.segments.push(segment);
         }
     }
-    while let Some(range) = find_mergeable_segments(&next.segments, limits) {
+    let mut merges_few = true;
+    while let Some(range) = find_mergeable_segments(&next.segments, limits, merges_few) {
+        // Once in a commit: of many segments that are small since the table has grown, not all at once.
+        merges_few &= range.len() == limits.merge_factor;
         let merging = &next.segments[range.clone()];
         let loads = merging.iter().map(|segment| load_segment(table, segment));
         let mut former = Vec::new();
@@ -261,21 +267,27 @@ async fn roll_segments(
 }
 
 /// The first neighbors that are merged: so many as the limits say, or fewer that make one of about the maximum size.
-fn find_mergeable_segments(segments: &[Segment], limits: ListingLimits) -> Option<Range<usize>> {
+fn find_mergeable_segments(
+    segments: &[Segment],
+    limits: ListingLimits,
+    merges_few: bool,
+) -> Option<Range<usize>> {
     let listed_bytes: u64 = segments.iter().map(live_bytes).sum();
     let max_bytes = limits
         .max_merged_segment_bytes
         .max(listed_bytes / limits.max_merged_segment_part);
+    let max_files = limits.max_segment_files as u64;
     let fits = |neighbors: &[Segment]| {
         let bytes: u64 = neighbors.iter().map(live_bytes).sum();
-        let is_small = |segment| live_bytes(segment) < max_bytes / 2;
+        let files: u64 = neighbors.iter().map(live_file_count).sum();
+        let is_large = |bytes, files| bytes >= max_bytes / 2 || files >= max_files / 2;
+        let is_small = |segment| !is_large(live_bytes(segment), live_file_count(segment));
         let suffices = neighbors.len() == limits.merge_factor
-            || (bytes >= max_bytes / 2 && neighbors.iter().all(is_small));
-        suffices
-            && bytes <= max_bytes
-            && neighbors.iter().map(live_file_count).sum::<u64>() <= limits.max_segment_files as u64
+            || (is_large(bytes, files) && neighbors.iter().all(is_small));
+        suffices && bytes <= max_bytes && files <= max_files
     };
-    let mut counts = (2..=limits.merge_factor).rev();
+    let least = if merges_few { 2 } else { limits.merge_factor };
+    let mut counts = (least..=limits.merge_factor).rev();
     counts.find_map(|count| find_mergeable(segments, count, fits))
 }
 

@@ -53,10 +53,16 @@ impl NewTable {
             }
             Ok(ids)
         };
+        let arrow_schema = encode_schema(schema)?;
+        // Readers decode it within limits, of the depth of types for one.
+        decode_schema(&arrow_schema).map_err(|e| {
+            let message = format!("a table cannot have these columns: {}", e.message());
+            Error::invalid(message).with_source(e)
+        })?;
         Ok(Self {
             key: resolve_ids("key", key)?,
             sort_by: resolve_ids("sort_by", sort_by)?,
-            arrow_schema: encode_schema(schema)?,
+            arrow_schema,
             schema: columns,
         })
     }

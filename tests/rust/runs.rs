@@ -396,7 +396,7 @@ async fn numbered(store: &Store) -> RunReader {
         .run;
     assert_eq!(
         run.files.iter().map(|f| f.rows).collect::<Vec<_>>(),
-        [196_608, 196_608, 6784]
+        [199_680, 199_680, 640]
     );
     RunReader::new(store, "runs", &schema, &key, run).unwrap()
 }

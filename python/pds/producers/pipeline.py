@@ -192,8 +192,9 @@ class Pipeline(Declarations):
         Args:
             stages: Their names. Defaults to all.
             sample: About which part of the keys of their feeders is looked at, above 0 and up to 1: some ranges of
-                keys, others in each call, so functions see them in other batches. Rows of keys that no feeder has any
-                more are found by a whole check alone. Defaults to all keys.
+                keys, others in each call, so functions see them in other batches. Keys of which the first 64 bytes are
+                alike are looked at together. The other stages behind one that differs are computed, too. Defaults to
+                all keys.
 
         Raises:
             NotFound: The pipeline has no version yet, or no such stage.

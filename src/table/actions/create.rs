@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
-use crate::error::{Error, Result};
-use crate::files::TableColumns;
+use crate::error::Result;
 use crate::table::format::{
     Base64, CommitId, CommitOperation, FORMAT, TableManifest, TableSchema, TimestampMicros,
 };
@@ -25,15 +24,11 @@ pub struct NewTable {
 }
 
 impl NewTable {
-    /// The manifest of the table before its first version. Refuses columns that readers would refuse.
-    pub(in crate::table) fn draft(&self) -> Result<TableManifest> {
+    /// The manifest of the table before its first version.
+    pub(in crate::table) fn draft(&self) -> TableManifest {
         let mut draft = self.clone().into_manifest(0, DateTime::UNIX_EPOCH);
         draft.version = 0;
-        TableColumns::from_manifest(&draft).map_err(|e| {
-            let message = format!("a table cannot have these columns: {}", e.message());
-            Error::invalid(message).with_source(e)
-        })?;
-        Ok(draft)
+        draft
     }
 
     /// The manifest of version 1.
@@ -77,7 +72,6 @@ impl NewTable {
 /// [`ErrorKind::ManifestCorrupted`]: crate::ErrorKind::ManifestCorrupted
 /// [`ErrorKind::UnsafeStore`]: crate::ErrorKind::UnsafeStore
 pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
-    new_table.draft()?;
     let first = |commit_id, created_at| new_table.into_manifest(commit_id, created_at);
     create_first(table, first).await
 }

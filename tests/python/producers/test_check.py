@@ -116,6 +116,79 @@ def test_a_sample_of_a_key_with_many_rows(memory_store: pds.Store) -> None:
             assert pipeline.check(sample=sample).ok
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("key", [pa.string(), pa.binary(70), pa.struct([("a", pa.string()), ("b", pa.int64())])])
+def test_a_sample_of_keys_that_begin_alike(memory_store: pds.Store, key: pa.DataType, *, descending: bool) -> None:
+    """An index has the first bytes of a key only."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline._page_rows, pipeline._file_rows = 10, 50
+    pipeline.source("s", key=key, value=INT, descending=descending)
+    called = 0
+
+    def produce(name: Any, values: Iterator[int]) -> Iterator[tuple[Any, int]]:
+        nonlocal called
+        called += 1
+        for value in values:
+            yield name, value
+
+    pipeline.producer("s", key=key, value=INT, name="t", descending=descending)(produce)
+    names = [f"{'x' * 64}{n:06}" for n in range(200)]
+    keys = {"string": names, "fixed_size_binary[70]": [name.encode() for name in names]}.get(
+        str(key), [{"a": None if n % 5 == 0 else "x" * 64, "b": n} for n in range(200)]
+    )
+    pipeline.update(s=pds.Changes(list(zip(keys, range(200), strict=True))))
+    called = 0
+    assert pipeline.check(sample=1).ok
+    assert called == 200
+    called = 0
+    assert pipeline.check(sample=0.001).ok
+    assert called > 0
+
+
+def test_a_sample_costs_about_its_part(memory_store: pds.Store) -> None:
+    """Also of keys with many rows, and of many small runs over a large one."""
+    pipeline = declare(memory_store)
+    pipeline._page_rows = 10
+    called = 0
+
+    def produce(key: int, values: Iterator[int]) -> Iterator[tuple[int, int]]:
+        nonlocal called
+        for value in values:
+            called += 1
+            yield key, value
+
+    pipeline.source("s", key=INT, value=INT)
+    pipeline.producer("s", key=INT, value=INT, name="groups")(lambda key, _: [(key % 100, key)])
+    pipeline.producer("groups", key=INT, value=INT, name="sums")(produce)
+    pipeline.producer("s", key=INT, value=INT, name="same")(produce)
+    pipeline.update(s=pds.Changes([(n, n) for n in range(20_000)]))
+    for n in range(4):
+        pipeline.update(s=pds.Changes([(n * 4999, -1)]))
+    for stage in ("sums", "same"):
+        called = 0
+        for _ in range(10):
+            assert pipeline.check(stage, sample=0.05).ok
+        assert 0 < called < 0.15 * 10 * 20_000
+
+
+def test_a_sample_of_a_stage_with_a_new_feeder(memory_store: pds.Store) -> None:
+    """What the check computes of the feeder is not stored yet, and has no index."""
+
+    def make(feeder: str) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline._page_rows = 10
+        pipeline.source("s", key=INT, value=INT)
+        for name in ("a", "x", *({feeder} - {"a", "x"})):
+            pipeline.producer("s", key=INT, value=INT, name=name)(lambda key, values: ((key, v) for v in values))
+        count_rows = lambda key, values: [(key, sum(1 for _ in values))]  # noqa: E731 it is one expression
+        pipeline.producer("a", feeder, key=INT, value=INT, name="c")(count_rows)
+        return pipeline
+
+    make("x").update(s=pds.Changes([(n, n) for n in range(500)]))
+    for _ in range(5):
+        assert make("b").check("c", sample=0.05).ok
+
+
 def test_samples_that_cannot_be(memory_store: pds.Store) -> None:
     pipeline = declare(memory_store)
     fill(pipeline)
