@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from pds.arguments import arrow_stream, is_in_memory
 from pds.dataset import ParquetDatasetStore
-from pds.errors import AlreadyExists, CommitConflict, InvalidInput, InvalidType, NotFound
+from pds.errors import AlreadyExists, CommitConflict, InvalidInput, InvalidPath, InvalidType, NotFound
 from pds.options import WriteOptions
 from pds.store import Store
 from pds.table.checks import check_names
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _MODES = ("error", "append", "overwrite", "ignore")
 _LISTINGS_AT_ONCE = 16
-_MANIFEST = re.compile(r"v\d+\.json")
+_MANIFEST = re.compile(r"v\d{8,}\.json")
 
 
 def open_table(
@@ -372,19 +372,25 @@ def _look_into(
     if "_SUCCESS" in names:
         return "dataset", []
     folders = [entry.path for entry in store.list_folders(folder)]
-    if "_latest_manifest" in names or f"{prefix}manifest" in folders:
+    if "_latest_manifest" in names:
+        return ("pipeline" if _is_pipeline(store, prefix, None) else "table"), []
+    if f"{prefix}manifest" in folders:
+        # The pointer was lost, or its writer has not put it yet.
         manifests = [file.path for file in store.list_files(f"{prefix}manifest") if _MANIFEST.fullmatch(file.name)]
         if manifests:
-            return ("pipeline" if _is_pipeline(store, max(manifests)) else "table"), []
+            return ("pipeline" if _is_pipeline(store, prefix, max(manifests)) else "table"), []
     if f"{prefix}refs" in folders and store.exists(f"{prefix}refs/head"):
         return "chain", []
     return None, folders
 
 
-def _is_pipeline(store: Store, manifest: str) -> bool:
+def _is_pipeline(store: Store, prefix: str, manifest: str | None) -> bool:
+    """Return whether a manifest, by default the one that the pointer names, is that of a pipeline."""
     try:
+        if manifest is None:
+            manifest = prefix + json.loads(store.read_bytes(f"{prefix}_latest_manifest"))["manifest"]
         return "nodes" in json.loads(store.read_bytes(manifest))
-    except (NotFound, ValueError, TypeError):
+    except (NotFound, ValueError, TypeError, KeyError, InvalidPath):
         # A vacuum removed it, or it is damaged: who opens the folder is told.
         return False
 
