@@ -14,6 +14,7 @@ use super::cursor::{Cursor, Picker};
 use super::diff::{
     CHANGED, ChangeType, Delta, HAD, HAS, KeyWriter, delta, diff, distinct, flags_of, keys_only,
 };
+use super::key_rows::SplitKeys;
 use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
 use super::tables::TableShape;
@@ -134,7 +135,8 @@ fn targets_of(changes: &Spill, shape: &TableShape, memory_bytes: usize) -> Resul
     walk().map_err(to_error)
 }
 
-/// Those of some target keys that have rows of pairs without instructions.
+/// Those of some target keys that have rows of pairs without instructions. One row of a key is enough: of keys with many
+/// rows no more are read than it takes to find one.
 fn targets_with_others(
     content: &StoredTable,
     targets: &Spill,
@@ -143,22 +145,54 @@ fn targets_with_others(
 ) -> Result<Spill> {
     let shape = &content.shape;
     let pairs = shape.keys(2)?;
-    let stored = content.read(Keys::Of(targets), 2)?;
-    let walk = || -> Result<Spill, ArrowError> {
-        let mut stored = Cursor::new(stored, &pairs)?;
-        let mut changes = Cursor::new(changes.read()?, &pairs)?;
-        let mut others = KeyWriter::new(shape, 1, memory_bytes);
+    let SplitKeys { few, many } = content.split_keys(targets, memory_bytes)?;
+    let find = || -> Result<OtherPairs> {
+        Ok(OtherPairs {
+            changes: Cursor::new(changes.read().map_err(to_error)?, &pairs).map_err(to_error)?,
+            found: KeyWriter::new(shape, 1, memory_bytes),
+        })
+    };
+    let mut others = find()?;
+    let stored = Cursor::new(content.read(Keys::Of(&few), 2)?, &pairs).map_err(to_error)?;
+    others.find(stored, false).map_err(to_error)?;
+    let of_few = others.found.finish().map_err(to_error)?;
+
+    let mut others = find()?;
+    for keys in keys_only(&many)? {
+        let keys = keys.map_err(to_error)?;
+        for row in 0..keys.num_rows() {
+            let stored = content.read_key(None, &keys.column(0).slice(row, 1), 2)?;
+            let stored = Cursor::new(stored, &pairs).map_err(to_error)?;
+            others.find(stored, true).map_err(to_error)?;
+        }
+    }
+    let of_many = others.found.finish().map_err(to_error)?;
+    let streams = [keys_only(&of_few)?, keys_only(&of_many)?];
+    let merge = Merge::new(streams, &shape.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    distinct(Box::new(merge), shape, 1, 0, memory_bytes)
+}
+
+/// Finds target keys that have pairs without instructions.
+struct OtherPairs {
+    changes: Cursor,
+    found: KeyWriter,
+}
+
+impl OtherPairs {
+    /// Finds those of stored rows, or the first one. It comes after those of earlier calls.
+    fn find(&mut self, mut stored: Cursor, first_only: bool) -> Result<(), ArrowError> {
         while let (Some(pair), Some(row)) = (stored.key(), stored.row()) {
-            changes.seek(pair)?;
-            if !changes.is_at(pair) {
-                others.add(row, 0)?;
+            self.changes.seek(pair)?;
+            if !self.changes.is_at(pair) {
+                self.found.add(row, 0)?;
+                if first_only {
+                    break;
+                }
             }
             stored.advance()?;
         }
-        others.finish()
-    };
-    let others = walk().map_err(to_error)?;
-    distinct(keys_only(&others)?, shape, 1, 0, memory_bytes)
+        Ok(())
+    }
 }
 
 /// The changed target keys and how they changed; `others` have rows besides those that changed.

@@ -104,7 +104,12 @@ impl StoredTable {
         layers.collect()
     }
 
-    fn lookup(&self, run: &StoredRun, keys: Keys<'_>, columns: usize) -> Result<SortedBatches> {
+    /// Opens a run for the first `columns` columns, which it gives the positions of.
+    pub(super) fn reader(
+        &self,
+        run: &StoredRun,
+        columns: usize,
+    ) -> Result<(RunReader, Vec<usize>)> {
         let (schema, op) = if run.has_deletes {
             (
                 self.shape.schema_with_op(),
@@ -120,7 +125,11 @@ impl StoredTable {
             &self.shape.order,
             run.files.clone(),
         )?;
-        let columns: Vec<usize> = (0..columns).chain(op).collect();
+        Ok((reader, (0..columns).chain(op).collect()))
+    }
+
+    fn lookup(&self, run: &StoredRun, keys: Keys<'_>, columns: usize) -> Result<SortedBatches> {
+        let (reader, columns) = self.reader(run, columns)?;
         let selected = |selection: &KeySelection| -> Result<SortedBatches> {
             let stream = reader.read(selection, &columns, self.memory_bytes)?;
             Ok(Box::new(stream.into_reader()))

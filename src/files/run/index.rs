@@ -48,6 +48,16 @@ impl KeyIndex {
         Ok(index)
     }
 
+    /// The blocks of a file with so many rows.
+    pub(super) fn blocks(&self, cut: &CutKeys, rows: u64) -> Result<Blocks> {
+        Ok(Blocks {
+            every: self.every,
+            rows,
+            first_keys: cut.parse(&self.keys)?,
+            last_key: cut.parse(std::slice::from_ref(&self.last))?,
+        })
+    }
+
     /// The rows that can have one of the keys, as ascending ranges.
     pub(super) fn rows_of(
         &self,
@@ -55,29 +65,55 @@ impl KeyIndex {
         intervals: &KeyIntervals,
         rows: u64,
     ) -> Result<Vec<Range<u64>>> {
-        let first_keys = cut.parse(&self.keys)?;
-        let last_key = cut.parse(std::slice::from_ref(&self.last))?;
+        let blocks = self.blocks(cut, rows)?;
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (at, begin) in (0..rows)
-            .step_by(usize::try_from(self.every).unwrap_or(usize::MAX))
-            .enumerate()
-        {
-            // A key that the next block begins with can be at the end of this one.
-            let upper = if at + 1 < first_keys.num_rows() {
-                first_keys.row(at + 1)
-            } else {
-                last_key.row(0)
-            };
-            if !intervals.overlap(first_keys.row(at).as_ref(), upper.as_ref()) {
+        for at in 0..blocks.first_keys.num_rows() {
+            if !intervals.overlap(blocks.low(at), blocks.high(at)) {
                 continue;
             }
-            let end = (begin + self.every).min(rows);
+            let Range { start, end } = blocks.rows_of(at);
             match ranges.last_mut() {
-                Some(last) if last.end == begin => last.end = end,
-                _ => ranges.push(begin..end),
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
             }
         }
         Ok(ranges)
+    }
+}
+
+/// The blocks of rows of a file, and between which keys they are.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    every: u64,
+    rows: u64,
+    first_keys: Rows,
+    last_key: Rows,
+}
+
+impl Blocks {
+    fn low(&self, at: usize) -> &[u8] {
+        self.first_keys.row(at).data()
+    }
+
+    /// A key that the next block begins with can be at the end of this one.
+    fn high(&self, at: usize) -> &[u8] {
+        if at + 1 < self.first_keys.num_rows() {
+            self.low(at + 1)
+        } else {
+            self.last_key.row(0).data()
+        }
+    }
+
+    fn rows_of(&self, at: usize) -> Range<u64> {
+        let begin = at as u64 * self.every;
+        begin..(begin + self.every).min(self.rows)
+    }
+
+    /// The number of blocks that a key can be in.
+    pub(super) fn count(&self, key: &[u8]) -> usize {
+        let blocks = self.first_keys.num_rows();
+        let first = gallop(0, blocks, |at| self.high(at) < key);
+        gallop(first, blocks, |at| self.low(at) <= key) - first
     }
 }
 

@@ -17,6 +17,7 @@ mod blocks;
 mod cache;
 mod index;
 mod keys;
+mod pieces;
 mod read;
 mod selection;
 mod write;

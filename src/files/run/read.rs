@@ -1,18 +1,17 @@
 //! Reading the rows of some keys of a run.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow_schema::{DataType, SchemaRef};
-use arrow_select::concat::concat_batches;
+use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::cache::{forget, open_cached, read_through};
 use super::index::{KeyIndex, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
+use super::pieces::{Pace, join_small, joins, pack, split};
 use super::selection::KeySelection;
 use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,22 +21,13 @@ use crate::files::{
 };
 use crate::parquet::Cancel;
 use crate::parquet::arrays::align;
-use crate::parquet::nested::contains_type;
 use crate::parquet::page_selection::{GroupPages, RowSelection};
 use crate::parquet::row_ranges::RowRanges;
 use crate::parquet::types::batch_with_row_count;
 use crate::store::{Store, path};
 
-/// The most files that are opened ahead, and pieces of row groups that are read ahead.
-const READS_AHEAD: usize = 8;
 /// The most requests at once.
 const CONCURRENT_REQUESTS: usize = 16;
-/// The least rows that are decoded at once.
-const MIN_PIECE_ROWS: usize = 8192;
-/// The most ranges of rows that are decoded at once: as many as are worth starting a task, and their pages are fetched
-/// by few requests where they are not far apart.
-const MAX_RANGES: usize = 32;
-
 /// Reads the rows of a run.
 #[derive(Debug, Clone)]
 pub struct RunReader {
@@ -62,6 +52,7 @@ struct Reading {
     joins: bool,
     result_columns: usize,
     piece_bytes: usize,
+    pace: Pace,
 }
 
 impl RunReader {
@@ -91,13 +82,60 @@ impl RunReader {
         columns: &[usize],
         memory_bytes: usize,
     ) -> Result<BatchStream> {
-        let reading = Arc::new(self.plan(selection, columns, memory_bytes)?);
+        self.read_at(Pace::Full, selection, columns, memory_bytes)
+    }
+
+    /// As [`Self::read`], for a reader that may stop after a few rows: few are read before they are asked for.
+    pub(crate) fn read_on_demand(
+        &self,
+        selection: &KeySelection,
+        columns: &[usize],
+        memory_bytes: usize,
+    ) -> Result<BatchStream> {
+        self.read_at(Pace::OnDemand, selection, columns, memory_bytes)
+    }
+
+    fn read_at(
+        &self,
+        pace: Pace,
+        selection: &KeySelection,
+        columns: &[usize],
+        memory_bytes: usize,
+    ) -> Result<BatchStream> {
+        let reading = Reading {
+            pace,
+            ..self.plan(selection, columns, memory_bytes)?
+        };
+        let reading = Arc::new(reading);
         let schema = Arc::new(self.schema.project(columns).map_err(arrow_error)?);
         Ok(BatchStream::spawn(
             schema,
             &Cancel::default(),
             move |sender| reading.send(sender),
         ))
+    }
+
+    /// The number of blocks of the key indexes that each of some keys can be in. Keys may have the first columns of the
+    /// run's key only.
+    pub(crate) async fn count_blocks(&self, keys: &[ArrayRef]) -> Result<Vec<usize>> {
+        let selection = KeySelection::Keys(keys.to_vec());
+        let reading = Arc::new(self.plan(&selection, &[], 0)?);
+        let cut_keys = reading.cut.cut(keys)?;
+        let mut counts = vec![0; cut_keys.num_rows()];
+        let opened = reading.files()?.into_iter().map(|at| {
+            let reading = Arc::clone(&reading);
+            async move { reading.open_indexed(at).await }
+        });
+        // A Vec, because the future of the iterator itself would not be Send.
+        let opened: Vec<_> = opened.collect();
+        let mut opened = stream::iter(opened).buffered(Pace::Full.ahead()).boxed();
+        while let Some((part, index)) = opened.try_next().await? {
+            let blocks = index.blocks(&reading.cut, part.file.rows())?;
+            for (key, count) in cut_keys.iter().zip(&mut counts) {
+                *count += blocks.count(key.as_ref());
+            }
+        }
+        Ok(counts)
     }
 
     fn plan(
@@ -139,7 +177,8 @@ impl RunReader {
             joins: joins(&read_schema),
             read_schema,
             result_columns: columns.len(),
-            piece_bytes: memory_bytes / READS_AHEAD,
+            piece_bytes: memory_bytes / Pace::Full.ahead(),
+            pace: Pace::Full,
         })
     }
 }
@@ -165,11 +204,11 @@ impl Reading {
         // A Vec, because the future of the iterator itself would not be Send.
         let files: Vec<_> = files.collect();
         let mut batches = stream::iter(files)
-            .buffered(READS_AHEAD)
+            .buffered(self.pace.ahead())
             .map_ok(|pieces| stream::iter(pieces.into_iter().map(Ok)))
             .try_flatten()
             .map_ok(|piece| Arc::clone(&self).read_piece(piece))
-            .try_buffered(READS_AHEAD)
+            .try_buffered(self.pace.ahead())
             .boxed();
         while let Some(read) = batches.try_next().await? {
             for batch in read {
@@ -200,20 +239,23 @@ impl Reading {
         Ok((0..files.len()).filter(may_hold).collect())
     }
 
+    /// A file and its key index.
+    async fn open_indexed(&self, at: usize) -> Result<(Arc<OpenPart>, KeyIndex)> {
+        let (folder, file) = (&self.reader.folder, &self.reader.run.files[at]);
+        let part = open_cached(&self.reader.store, folder, file).await?;
+        let index = KeyIndex::from_footer(part.file.metadata());
+        let index = index.map_err(|e| in_file(&path::join(folder, &file.name), e))?;
+        Ok((part, index))
+    }
+
     /// The pieces of a file's row groups to read.
     async fn plan_file(&self, at: usize) -> Result<Vec<RowGroupSelection>> {
-        let file = &self.reader.run.files[at];
-        let file_path = path::join(&self.reader.folder, &file.name);
-        let part = open_cached(&self.reader.store, &self.reader.folder, file).await?;
-        let in_file = |e: Error| {
-            e.context(format!("file {file_path:?}"))
-                .with_path(&file_path)
-        };
+        let (part, index) = self.open_indexed(at).await?;
+        let in_file = |e: Error| in_file(&part.path, e);
         let mut field_indices = self.field_indices(&part).map_err(in_file)?;
         field_indices.sort_unstable();
         field_indices.dedup();
         let field_indices: Arc<[usize]> = field_indices.into();
-        let index = KeyIndex::from_footer(part.file.metadata()).map_err(in_file)?;
         let rows = index
             .rows_of(&self.cut, &self.cut_intervals, part.file.rows())
             .map_err(in_file)?;
@@ -265,27 +307,31 @@ impl Reading {
             .map(|root| part.file.decoded_bytes(group, *root))
             .sum();
         let row_bytes = usize::try_from(group_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
-        let piece_rows = (self.piece_bytes / row_bytes.max(1)).max(MIN_PIECE_ROWS);
+        let (first_rows, piece_rows) = self.pace.piece_rows(self.piece_bytes / row_bytes.max(1));
         let piece = |rows| RowGroupSelection {
             part: Arc::clone(part),
             index: group,
             projection: Arc::clone(field_indices),
             rows,
         };
-        if selected.num_rows() == group_rows && group_rows <= piece_rows {
+        if selected.num_rows() == group_rows && group_rows <= first_rows {
             return Ok(vec![piece(None)]);
         }
         let pages = Arc::new(self.read_pages(part, group, field_indices).await?);
         let ranges = selected
             .as_slice()
             .iter()
-            .flat_map(|range| split(range, piece_rows));
+            .flat_map(|range| split(range, first_rows, piece_rows));
         let memory_bytes: u64 = field_indices
             .iter()
             .map(|root| part.file.memory_bytes_of(group, *root))
             .sum();
         let memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
-        let max_ranges = if self.joins { MAX_RANGES } else { 1 };
+        let max_ranges = if self.joins {
+            self.pace.max_ranges()
+        } else {
+            1
+        };
         let packed = pack(ranges, self.piece_bytes / memory_bytes.max(1), max_ranges);
         Ok(packed
             .into_iter()
@@ -385,59 +431,7 @@ impl Reading {
     }
 }
 
-/// Whether rows of such columns can be copied and joined for the cost of these rows alone.
-fn joins(schema: &SchemaRef) -> bool {
-    let is_shared = |data_type: &DataType| {
-        matches!(
-            data_type,
-            DataType::Dictionary(..)
-                | DataType::RunEndEncoded(..)
-                | DataType::Utf8View
-                | DataType::BinaryView
-                | DataType::ListView(_)
-                | DataType::LargeListView(_)
-        )
-    };
-    let mut fields = schema.fields().iter();
-    fields.all(|field| !contains_type(field.data_type(), is_shared))
-}
-
-/// Joins batches of few rows, because each costs more than its rows.
-fn join_small(batches: Vec<RecordBatch>) -> Vec<RecordBatch> {
-    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    match batches.first() {
-        Some(first) if batches.len() > 1 && rows <= MIN_PIECE_ROWS => {
-            // Values that are too long for one array stay in batches.
-            concat_batches(&first.schema(), &batches).map_or(batches, |joined| vec![joined])
-        }
-        _ => batches,
-    }
-}
-
-/// Packs ranges into pieces of at most so many rows and ranges, but one range at least.
-fn pack(
-    ranges: impl Iterator<Item = Range<usize>>,
-    max_rows: usize,
-    max_ranges: usize,
-) -> Vec<Vec<Range<usize>>> {
-    let mut packed: Vec<Vec<Range<usize>>> = Vec::new();
-    let mut rows = 0;
-    for range in ranges {
-        rows += range.len();
-        match packed.last_mut() {
-            Some(last) if last.len() < max_ranges && rows <= max_rows => last.push(range),
-            _ => {
-                rows = range.len();
-                packed.push(vec![range]);
-            }
-        }
-    }
-    packed
-}
-
-fn split(range: &Range<usize>, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let (start, end) = (range.start, range.end);
-    (start..end)
-        .step_by(rows)
-        .map(move |from| from..end.min(from + rows))
+fn in_file(file_path: &str, e: Error) -> Error {
+    let e = e.context(format!("file {file_path:?}"));
+    e.with_path(file_path)
 }
