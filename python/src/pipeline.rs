@@ -12,7 +12,7 @@ use arrow_schema::Schema;
 use pds::producers::{
     self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Engine, Graph, Node, NodeReport,
     Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions, RunSizes,
-    SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport,
+    SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport, ValueOrder,
 };
 use pds::table::Versioned;
 use pds::versions::history;
@@ -178,13 +178,27 @@ pub(crate) struct PyNode<'py> {
     function: Option<Py<PyAny>>,
     /// An operator as JSON, in place of a function. Then the fields are its own.
     operator: Option<String>,
+    /// The expressions by which the values of a key are in order, and whether the greatest is first.
+    order_by: Option<(Vec<String>, bool)>,
     /// Called with a reader and the stored state as JSON or None, gives an iterable of record batches with `get_state`.
     preserve: Option<Py<PyAny>>,
 }
 
 impl PyNode<'_> {
     /// `declared` are the nodes before it.
-    fn into_node(self, declared: &[Node]) -> PyResult<Node> {
+    fn into_node(mut self, declared: &[Node]) -> PyResult<Node> {
+        let py = self.fields.py();
+        let order = self.order_by.take();
+        let order = order.map(|(by, descending)| ValueOrder { by, descending });
+        match (self.into_unordered(declared)?, order) {
+            (Node::Stage(stage), Some(order)) => {
+                into_py_result(py, stage.with_order(&order, declared)).map(Node::Stage)
+            }
+            (node, _) => Ok(node),
+        }
+    }
+
+    fn into_unordered(self, declared: &[Node]) -> PyResult<Node> {
         let py = self.fields.py();
         if let (Some(operator), Some(feeders)) = (&self.operator, &self.feeders) {
             let operator: Operator =
@@ -219,6 +233,7 @@ impl PyNode<'_> {
             feeders,
             join: self.is_join,
             source_key: None,
+            order_by: None,
             key,
             value,
             descending: self.descending,

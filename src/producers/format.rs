@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names;
+use super::operators::ValueOrder;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::run::SortedRun;
 use crate::table::ListingLimits;
@@ -86,6 +87,9 @@ pub struct NodeEntry {
     /// Whether keys whose rows stay the same are left out of updates.
     #[serde(default)]
     pub skip_unchanged: bool,
+    /// The order of the values of a key, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_by: Option<ValueOrder>,
     /// What else defines it: the version of the function, the operator and its options.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definition: BTreeMap<String, Value>,

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow_schema::Field;
+use arrow_schema::{Field, FieldRef};
 use serde_json::Value;
 
 use super::format::NodeEntry;
 use super::functions::Preserve;
 use super::keys::check_key_type;
-use super::operators::{FeederColumns, Operator, StageFunction};
+use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction, ValueOrder};
 use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
 use crate::table::format::Base64;
@@ -41,8 +41,10 @@ pub struct StageNode {
     pub feeders: Vec<String>,
     /// Whether it gets the values of each feeder apart.
     pub join: bool,
-    /// The source key, where that is not the key of the feeders.
-    pub source_key: Option<Field>,
+    /// The source key as it is stored, where that is not the key of the feeders alone.
+    pub source_key: Option<FieldRef>,
+    /// The order of the values of a key, if it has one.
+    pub order_by: Option<Arc<PlannedOrder>>,
     /// The type of the target key, and whether it may be null.
     pub key: Field,
     /// The type of the value, and whether it may be null.
@@ -60,6 +62,28 @@ pub struct StageNode {
 }
 
 impl StageNode {
+    /// The stage with the values of a key in an order; `declared` are the nodes before it. Fails with
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if they cannot be, or have no key with more than one.
+    pub fn with_order(self, order: &ValueOrder, declared: &[Node]) -> Result<Self> {
+        let planned = || {
+            if !matches!(self.function, StageFunction::Produce(_)) {
+                let message = "aggregates and joins of rows have no order of their own";
+                return Err(Error::invalid(message));
+            }
+            let first = self.feeders.first();
+            let first = first.and_then(|name| declared.iter().find(|node| node.name() == name));
+            let first =
+                first.ok_or_else(|| Error::invalid("its feeder is not declared before it"))?;
+            PlannedOrder::plan(order, &self.key, &self.value, &first.columns().key)
+        };
+        let planned = planned().map_err(|e| e.context(format!("stage {:?}", self.name)))?;
+        Ok(Self {
+            source_key: Some(Arc::new(planned.source_key())),
+            order_by: Some(Arc::new(planned)),
+            ..self
+        })
+    }
+
     /// A stage that an operator computes from the rows of feeders, which are among the nodes that are declared before it.
     /// Where the key is theirs, so is its order, whatever `descending` is. Fails with
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the operator cannot be computed from them.
@@ -82,7 +106,8 @@ impl StageNode {
             name: name.to_owned(),
             feeders,
             join: matches!(planned.function, StageFunction::Join(_)),
-            source_key: planned.source_key,
+            source_key: planned.source_key.map(Arc::new),
+            order_by: None,
             key: planned.key,
             value: planned.value,
             descending: if planned.has_key_of_feeders {
@@ -124,8 +149,10 @@ impl Node {
             Self::Stage(stage) => {
                 let first = stage.feeders.first()?;
                 let first = declared.iter().find(|node| node.name() == first)?;
-                let own = stage.source_key.clone();
-                own.unwrap_or_else(|| first.columns().key)
+                match &stage.source_key {
+                    Some(own) => own.as_ref().clone(),
+                    None => first.columns().key,
+                }
             }
         };
         Some(FeederColumns {
@@ -135,6 +162,13 @@ impl Node {
             descending: columns.descending,
             identity,
         })
+    }
+
+    fn order_by(&self) -> Option<&ValueOrder> {
+        match self {
+            Self::Source(_) => None,
+            Self::Stage(stage) => stage.order_by.as_ref().map(|order| order.declared()),
+        }
     }
 
     pub(super) fn columns(&self) -> KeyAndValue {
@@ -151,8 +185,9 @@ impl Node {
             has_state,
             source_key: match self {
                 Self::Source(_) => None,
-                Self::Stage(n) => n.source_key.clone(),
+                Self::Stage(n) => n.source_key.as_deref().cloned(),
             },
+            order_by: self.order_by().cloned(),
         }
     }
 
@@ -169,6 +204,7 @@ impl Node {
             arrow_schema,
             descending: columns.descending,
             skip_unchanged: false,
+            order_by: columns.order_by,
             definition: BTreeMap::new(),
             content: Vec::new(),
             mappings: Vec::new(),

@@ -142,6 +142,7 @@ pub(super) fn shape_of(source: &SourceNode) -> TableShape {
         descending: source.descending,
         has_state: false,
         source_key: None,
+        order_by: None,
     };
     columns.source()
 }

@@ -72,7 +72,7 @@ pub use self::input::{ChangeScope, Changes, ConsumedStep, PushedRows};
 pub use self::job::run_task;
 pub use self::operators::{
     Aggregate, AggregateFunction, Aggregation, First, Flatten, Join, JoinKind, JoinPlan, Operator,
-    OrderBy, PlannedOperator, Select, SelectedValue, StageFunction,
+    OrderBy, PlannedOperator, PlannedOrder, Select, SelectedValue, StageFunction, ValueOrder,
 };
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};

@@ -23,7 +23,7 @@ use super::rebuild::Rebuild;
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::stage::{StageTables, apply_rows, changed_keys, compute_rows};
 use super::staged_changes::SourceInput;
-use super::tables::{KeyAndValue, TableShape};
+use super::tables::{KeyAndValue, SourceKeys, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
@@ -430,25 +430,29 @@ impl Plan {
     }
 
     /// The source keys of a stage; None for a source.
-    pub(super) fn sources_of(&self, node: &Node) -> Option<KeyAndValue> {
+    pub(super) fn sources_of(&self, node: &Node) -> Option<SourceKeys> {
         match node {
             Node::Source(_) => None,
             Node::Stage(stage) => {
                 let first = self.graph.node(stage.feeders.first()?)?;
-                Some(first.columns().into_sources_of(&node.columns()))
+                Some(node.columns().source_keys(&first.columns()))
             }
         }
     }
 
-    pub(super) fn content(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
+    pub(super) fn content(&self, node: &Node, sources: Option<&SourceKeys>) -> StoredTable {
         let columns = node.columns();
         let shape = sources.map_or_else(|| columns.source(), |sources| columns.content(sources));
         self.stored(shape, node, |entry| &entry.content)
     }
 
-    pub(super) fn mappings(&self, node: &Node, sources: Option<&KeyAndValue>) -> StoredTable {
+    pub(super) fn mappings(&self, node: &Node, sources: Option<&SourceKeys>) -> StoredTable {
         let columns = node.columns();
-        let shape = columns.mappings(sources.unwrap_or(&columns));
+        // A source has none, of any shape.
+        let shape = match sources {
+            Some(sources) => columns.mappings(sources),
+            None => columns.mappings(&columns.source_keys(&columns)),
+        };
         self.stored(shape, node, |entry| &entry.mappings)
     }
 

@@ -14,7 +14,8 @@ use super::functions::Rows;
 use super::keys::{normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
-use super::tables::{KeyAndValue, TableShape};
+use super::operators::plain_source_keys;
+use super::tables::{KeyAndValue, SOURCE_KEY, SourceKeys, TableShape};
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::files::{BatchStream, SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
@@ -34,7 +35,7 @@ pub(super) struct StoredNode {
     pub(super) entry: NodeEntry,
     pub(super) columns: KeyAndValue,
     /// Its source keys; None for a source.
-    sources: Option<KeyAndValue>,
+    sources: Option<SourceKeys>,
     pipeline: Pipeline,
     memory_bytes: usize,
     /// Ends the reading.
@@ -64,7 +65,7 @@ impl StoredNode {
                 key: feeder.key.clone().with_nullable(is_nullable),
                 ..feeder
             };
-            feeder.into_sources_of(&columns)
+            columns.source_keys(&feeder)
         });
         Ok(Self {
             entry: entry.clone(),
@@ -154,7 +155,10 @@ pub fn read(
     memory_bytes: usize,
 ) -> Result<BatchStream> {
     let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
-    let of_join = table == TableName::KeyMappings && node.columns.source_key.is_some();
+    let has_order = node.columns.order_by.is_some();
+    let of_join =
+        table == TableName::KeyMappings && node.columns.source_key.is_some() && !has_order;
+    let is_ordered = table == TableName::Content && has_order;
     let content = of_join.then(|| node.open(TableName::Content)).transpose()?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
@@ -170,7 +174,33 @@ pub fn read(
             }
             None => table.read(keys.as_ref().map_or(Keys::All, Keys::Of), columns)?,
         };
+        let rows = if is_ordered {
+            without_order(rows)
+        } else {
+            rows
+        };
         Ok(as_declared(rows, declared))
+    }))
+}
+
+/// The rows of a content whose values are in an order, with the plain source keys.
+fn without_order(rows: SortedBatches) -> SortedBatches {
+    Box::new(rows.map(|batch| {
+        let batch = batch?;
+        let mut columns: Vec<(&str, ArrayRef)> = Vec::new();
+        for (name, column) in ["target_key", SOURCE_KEY, "value"]
+            .into_iter()
+            .zip(batch.columns())
+        {
+            let is_source = name == SOURCE_KEY;
+            let column = if is_source {
+                plain_source_keys(column)?
+            } else {
+                Arc::clone(column)
+            };
+            columns.push((name, column));
+        }
+        RecordBatch::try_from_iter(columns)
     }))
 }
 

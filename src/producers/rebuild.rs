@@ -167,7 +167,13 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
     };
     let (stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
     let other_types = [&stored_columns, &columns].map(types);
+    let has_other_source_key = other_types[0].2 != other_types[1].2;
     let candidates = [
+        (
+            "the order of the values of a key",
+            has_other_source_key || direction(stored) != direction(&declared),
+            stored.order_by != declared.order_by,
+        ),
         (
             "the types of its key or value",
             true,
@@ -196,6 +202,11 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
             what,
             is_other_table,
         }))
+}
+
+/// Whether the values of a key are in an order, and the greatest is first.
+fn direction(entry: &NodeEntry) -> Option<bool> {
+    entry.order_by.as_ref().map(|order| order.descending)
 }
 
 fn changed_error(message: String) -> Error {

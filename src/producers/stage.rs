@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
+use arrow_schema::{ArrowError, Field, SchemaRef};
 use serde_json::Value;
 
 use super::apply::{Applied, Instructions, apply};
@@ -23,7 +23,7 @@ use super::functions::{Produce, Rows};
 use super::graph::StageNode;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
-use super::operators::{Aggregation, JoinPlan, StageFunction};
+use super::operators::{Aggregation, JoinPlan, StageFunction, join_source_keys, split_source_keys};
 use super::pairs::{Pairs, join_rows};
 use super::preserve::preserve;
 use super::tables::TableShape;
@@ -111,10 +111,11 @@ pub(super) fn compute_rows(
             join_by_pairs(stage, join, tables, feeders, keys, memory_bytes)?
         }
     };
+    let as_they_are = |batch: &RecordBatch| Ok(batch.columns().to_vec());
     let upserts = sorted(
         &produced,
         &content.schema,
-        &(0..content.schema.fields().len()).collect::<Vec<_>>(),
+        as_they_are,
         content,
         memory_bytes,
     )?;
@@ -185,19 +186,17 @@ fn by_source_key(
 ) -> Result<Produced> {
     let spill_bytes = memory_bytes / 64;
     // Asked for before the function runs, so that the answer is there when it has ended.
-    let old_mappings = tables.mappings.read(keys, 2)?;
+    let shape = &tables.mappings.shape;
+    let old_mappings = tables.mappings.read(keys, shape.schema.fields().len())?;
     let rows = compute()?;
-    let old_mappings = Spill::collect(&tables.mappings.shape.schema, old_mappings, spill_bytes)
-        .map_err(to_error)?;
+    let old_mappings =
+        Spill::collect(&shape.schema, old_mappings, spill_bytes).map_err(to_error)?;
     let mappings = update_mappings(tables, &old_mappings, &rows, memory_bytes)?;
     let content = &tables.content.shape;
-    let deletes = sorted(
-        &old_mappings,
-        &content.schema,
-        &[1, 0],
-        content,
-        memory_bytes,
-    )?;
+    let pairs = Arc::new(content.schema.project(&[0, 1]).map_err(to_error)?);
+    let source_key = pairs.field(1).clone();
+    let to_pairs = move |mappings: &RecordBatch| pairs_of_mappings(mappings, &source_key);
+    let deletes = sorted(&old_mappings, &pairs, to_pairs, content, memory_bytes)?;
     Ok(Produced {
         rows,
         deletes: distinct(deletes, content, 2, 0, spill_bytes)?,
@@ -220,8 +219,9 @@ fn join_by_pairs(
     let deletes = match keys {
         Keys::All | Keys::In(_) => content.read(keys, 2)?,
         Keys::Of(_) => {
-            let schema = &content.shape.schema;
-            sorted(&deletes, schema, &[0, 1], &content.shape, memory_bytes)?
+            let pairs = Arc::new(content.shape.schema.project(&[0, 1]).map_err(to_error)?);
+            let first_two = |batch: &RecordBatch| Ok(batch.columns()[..2].to_vec());
+            sorted(&deletes, &pairs, first_two, &content.shape, memory_bytes)?
         }
     };
     Ok(Produced {
@@ -234,30 +234,48 @@ fn join_by_pairs(
     })
 }
 
-/// Some columns of rows, in the order of a table that has them first.
+/// Columns made of rows, with this schema, in the order of a table that has them first.
 fn sorted(
     rows: &Spill,
     schema: &SchemaRef,
-    columns: &[usize],
+    columns: impl Fn(&RecordBatch) -> Result<Vec<ArrayRef>, ArrowError> + Send + 'static,
     shape: &TableShape,
     memory_bytes: usize,
 ) -> Result<SortedBatches> {
-    let kept: Vec<usize> = (0..columns.len()).collect();
-    let schema = Arc::new(schema.project(&kept).map_err(to_error)?);
-    let (target, columns) = (Arc::clone(&schema), columns.to_vec());
+    let target = Arc::clone(schema);
     let batches = rows.read().map_err(to_error)?.map(move |batch| {
-        let batch = batch?;
-        let arrays = columns
-            .iter()
-            .map(|column| Arc::clone(batch.column(*column)));
-        RecordBatch::try_new(Arc::clone(&target), arrays.collect())
+        let columns = columns(&batch?)?;
+        RecordBatch::try_new(Arc::clone(&target), columns)
     });
-    let input: Rows = Box::new(RecordBatchIterator::new(batches, schema));
+    let input: Rows = Box::new(RecordBatchIterator::new(batches, Arc::clone(schema)));
     Ok(Box::new(sort_batches(
         input,
         &shape.sort_columns(2),
         memory_bytes / 4,
     )?))
+}
+
+/// The key mappings of rows of the content: source key and target key, and the order of the values if they have one.
+fn mappings_of_rows(rows: &RecordBatch, has_order: bool) -> Result<Vec<ArrayRef>, ArrowError> {
+    let (target, source) = (Arc::clone(rows.column(0)), rows.column(1));
+    if !has_order {
+        return Ok(vec![Arc::clone(source), target]);
+    }
+    let (source, order) = split_source_keys(source)?;
+    Ok(vec![source, target, order])
+}
+
+/// The pairs of the content that key mappings name.
+fn pairs_of_mappings(
+    mappings: &RecordBatch,
+    source_key: &Field,
+) -> Result<Vec<ArrayRef>, ArrowError> {
+    let (source, target) = (mappings.column(0), Arc::clone(mappings.column(1)));
+    let source = match mappings.columns().get(2) {
+        Some(order) => join_source_keys(source, order, source_key)?,
+        None => Arc::clone(source),
+    };
+    Ok(vec![target, source])
 }
 
 /// The run of the key mappings: all of each source key that has others than before.
@@ -269,7 +287,9 @@ fn update_mappings(
 ) -> Result<Delta> {
     let shape = &tables.mappings.shape;
     let spill_bytes = memory_bytes / 64;
-    let new = sorted(produced, &shape.schema, &[1, 0], shape, memory_bytes)?;
+    let has_order = shape.visible < shape.schema.fields().len();
+    let to_mappings = move |rows: &RecordBatch| mappings_of_rows(rows, has_order);
+    let new = sorted(produced, &shape.schema, to_mappings, shape, memory_bytes)?;
     let new = Spill::collect(&shape.schema, new, spill_bytes).map_err(to_error)?;
     if old.rows() == 0 {
         return Ok(Delta {
@@ -305,10 +325,15 @@ fn produce(
     };
     let rows = function.produce(feeds, memory_bytes / 4)?;
     let schema = Arc::clone(&tables.content.shape.schema);
+    let order = stage.order_by.as_deref();
+    let emitted = order.map_or_else(|| Arc::clone(&schema), |order| order.emitted(&schema));
     let cancel = &tables.content.cancel;
     let batches = rows.map(|batch| {
         cancel.check()?;
-        check_emitted(&batch?, stage, &schema)
+        let rows = check_emitted(&batch?, stage, &emitted)?;
+        let Some(order) = order else { return Ok(rows) };
+        let ordered = order.with_order(&rows, &schema);
+        ordered.map_err(|e| e.context(format!("stage {:?}", stage.name)))
     });
     let batches = batches.map(|batch| batch.map_err(to_arrow));
     let produced: Result<Spill, ArrowError> = Spill::collect(&schema, batches, spill_bytes);

@@ -6,6 +6,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::format::NodeEntry;
 use super::keys::nullable;
+use super::operators::{ValueOrder, split_source_key};
 use crate::error::{Result, corrupted_error};
 use crate::files::{SortColumn, SortKeys};
 use crate::run::KeyColumn;
@@ -17,6 +18,9 @@ pub(super) const STATE: &str = "state";
 pub(super) const SOURCE_KEY: &str = "source_key";
 /// The column that says whether a row of a run deletes: 1, else 0.
 pub(super) const OP: &str = "op";
+
+/// The column of key mappings with the order of the values, where a stage has one. Readers do not see it.
+const ORDER: &str = "order";
 
 /// A table: the columns of its runs without [`OP`], all of them nullable.
 #[derive(Debug, Clone)]
@@ -71,9 +75,9 @@ impl TableShape {
     }
 
     /// The same table with a column that readers do not see.
-    fn with_state(self) -> Self {
+    fn with_hidden(self, column: Field) -> Self {
         let mut fields: Vec<_> = self.schema.fields().iter().cloned().collect();
-        fields.push(Arc::new(Field::new(STATE, DataType::Binary, true)));
+        fields.push(Arc::new(column));
         Self {
             schema: Arc::new(Schema::new(fields)),
             ..self
@@ -112,8 +116,21 @@ pub(super) struct KeyAndValue {
     pub(super) descending: bool,
     /// Whether the content has the column [`STATE`].
     pub(super) has_state: bool,
-    /// The source key, where that is not the key of the feeders.
+    /// The source key as the content has it, where that is not the key of the feeders alone.
     pub(super) source_key: Option<Field>,
+    /// The order of the values of a key. Then the source key has it.
+    pub(super) order_by: Option<ValueOrder>,
+}
+
+/// The source keys of a stage.
+#[derive(Debug, Clone)]
+pub(super) struct SourceKeys {
+    /// As readers see them.
+    pub(super) key: Field,
+    descending: bool,
+    /// As the content has them.
+    identity: Field,
+    identity_descending: bool,
 }
 
 impl KeyAndValue {
@@ -139,25 +156,32 @@ impl KeyAndValue {
                 ));
             }
         };
+        if entry.order_by.is_some() && source_key.is_none_or(|f| split_source_key(f).is_none()) {
+            return Err(damaged("has no source_key with the order of its values"));
+        }
         Ok(Self {
             key: key.as_ref().clone(),
             value: value.as_ref().clone(),
             descending: entry.descending,
             has_state,
             source_key: source_key.map(|field| field.as_ref().clone()),
+            order_by: entry.order_by.clone(),
         })
     }
 
-    /// The key and the order of the source keys of a stage with these columns, of which this is the first feeder.
-    pub(super) fn into_sources_of(self, stage: &Self) -> Self {
-        match &stage.source_key {
-            None => self,
-            Some(source_key) => Self {
-                key: source_key.clone(),
-                descending: false,
-                has_state: false,
-                source_key: None,
-                ..self
+    /// The source keys of a stage with these columns, of which `feeder` is the first feeder.
+    pub(super) fn source_keys(&self, feeder: &Self) -> SourceKeys {
+        let (key, descending) = match (&self.source_key, &self.order_by) {
+            (Some(source_key), None) => (source_key, false),
+            _ => (&feeder.key, feeder.descending),
+        };
+        SourceKeys {
+            key: key.clone(),
+            descending,
+            identity: self.source_key.as_ref().unwrap_or(key).clone(),
+            identity_descending: match &self.order_by {
+                Some(order) => order.descending,
+                None => descending,
             },
         }
     }
@@ -199,26 +223,34 @@ impl KeyAndValue {
     }
 
     /// The content of a stage that has this key and value, and these source keys.
-    pub(super) fn content(&self, sources: &Self) -> TableShape {
+    pub(super) fn content(&self, sources: &SourceKeys) -> TableShape {
         let columns = vec![
             nullable(&self.key, "target_key"),
-            nullable(&sources.key, "source_key"),
+            nullable(&sources.identity, SOURCE_KEY),
             nullable(&self.value, "value"),
         ];
-        let content = TableShape::new(columns, &[self.descending, sources.descending], 2);
+        let order = [self.descending, sources.identity_descending];
+        let content = TableShape::new(columns, &order, 2);
         if self.has_state {
-            content.with_state()
+            content.with_hidden(Field::new(STATE, DataType::Binary, true))
         } else {
             content
         }
     }
 
     /// The key mappings of such a stage.
-    pub(super) fn mappings(&self, sources: &Self) -> TableShape {
+    pub(super) fn mappings(&self, sources: &SourceKeys) -> TableShape {
         let columns = vec![
-            nullable(&sources.key, "source_key"),
+            nullable(&sources.key, SOURCE_KEY),
             nullable(&self.key, "target_key"),
         ];
-        TableShape::new(columns, &[sources.descending, self.descending], 1)
+        let mappings = TableShape::new(columns, &[sources.descending, self.descending], 1);
+        match (&self.order_by, split_source_key(&sources.identity)) {
+            (Some(_), Some((order, _))) => {
+                let order = DataType::Struct(order.to_vec().into());
+                mappings.with_hidden(Field::new(ORDER, order, true))
+            }
+            _ => mappings,
+        }
     }
 }

@@ -32,12 +32,17 @@ class IndependentPipeline:
         node = self.nodes[name]
         if not node["feeders"]:
             return self._merge(node["content"], "rows", [node["descending"]])
-        return self._merge(node["content"], "content", [node["descending"], self._feeder(node)["descending"]])
+        order = node.get("order_by")
+        if order is None:
+            return self._merge(node["content"], "content", [node["descending"], self._feeder(node)["descending"]])
+        rows = self._merge(node["content"], "content", [node["descending"], order["descending"]])
+        return [(target, source["source_key"], value) for target, source, value in rows]
 
     def key_mappings(self, name: str) -> list[tuple[Any, ...]]:
         """Rows (source_key, target_key)."""
         node = self.nodes[name]
-        return self._merge(node["mappings"], "mappings", [self._feeder(node)["descending"], node["descending"]])
+        rows = self._merge(node["mappings"], "mappings", [self._feeder(node)["descending"], node["descending"]])
+        return [row[:2] for row in rows]
 
     def _feeder(self, node: dict[str, Any]) -> dict[str, Any]:
         return self.nodes[node["feeders"][0]]

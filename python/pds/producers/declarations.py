@@ -14,7 +14,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.graph import Node
-from pds.producers.operators import make_aggregate, make_first, make_join, make_select
+from pds.producers.operators import make_aggregate, make_first, make_join, make_order, make_select
 from pds.producers.preserve import Preserve, PreservePass
 from pds.table.checks import check_version
 
@@ -97,6 +97,8 @@ class Declarations:
         name: str | None = None,
         descending: bool = False,
         batch: bool = False,
+        order_by: str | Sequence[str] | None = None,
+        order_descending: bool = False,
         skip_unchanged: bool = False,
         preserve: Preserve | None = None,
         version: int = 1,
@@ -117,6 +119,12 @@ class Declarations:
             batch: Whether the function takes and returns record batches: `produce(batch)` gets whole groups, with the
                 columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
                 key), `key` and `value`.
+            order_by: SQL over the emitted `key` and `value` and the fields of the value, as in `select`: one expression or
+                a list. Stages behind it get the values of a key in this order, those alike by their source keys, the
+                least first. Nulls are last, and one not-a-number is the greatest float. `first`, and `min` and `max` of
+                `aggregate` by the same expression, then read a few rows of a key that has many. With `preserve` it is
+                the order of what the function emitted. Defaults to the order of the source keys.
+            order_descending: Whether the greatest comes first, of those alike that with the greatest source key.
             skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
             preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
             version: The version of the function. Raise it when the function changes: then its results are another.
@@ -131,7 +139,8 @@ class Declarations:
             fields = pa.schema([_to_field("key", key), _to_field("value", value)])
             call = StageCall(_name_of(function, name), function, fields, False, max_group_rows if batch else None)  # noqa: FBT003
             options = {"descending": descending, "skip_unchanged": skip_unchanged}
-            return self._declare_stage(call, feeders, options, version, preserve)
+            order = make_order(call.stage, order_by, order_descending)
+            return self._declare_stage(call, feeders, options, version, preserve, order)
 
         return declare
 
@@ -142,6 +151,8 @@ class Declarations:
         value: pa.DataType | pa.Field[Any],
         name: str | None = None,
         descending: bool = False,
+        order_by: str | Sequence[str] | None = None,
+        order_descending: bool = False,
         skip_unchanged: bool = False,
         preserve: Preserve | None = None,
         version: int = 1,
@@ -156,7 +167,8 @@ class Declarations:
             fields = pa.schema([_to_field("key", key), _to_field("value", value)])
             call = StageCall(_name_of(function, name), function, fields, True, None)  # noqa: FBT003
             options = {"descending": descending, "skip_unchanged": skip_unchanged}
-            return self._declare_stage(call, feeders, options, version, preserve)
+            order = make_order(call.stage, order_by, order_descending)
+            return self._declare_stage(call, feeders, options, version, preserve, order)
 
         return declare
 
@@ -168,6 +180,8 @@ class Declarations:
         where: str | None = None,
         name: str,
         descending: bool = False,
+        order_by: str | Sequence[str] | None = None,
+        order_descending: bool = False,
         skip_unchanged: bool = False,
     ) -> Declared:
         """Declare a stage of SQL expressions: rows, their keys and their values, as `SELECT` has them, without Python.
@@ -186,6 +200,8 @@ class Declarations:
             where: The condition for rows to be selected: those for which it is true. Defaults to all.
             name: The name of the stage.
             descending: Whether the greatest target key comes first.
+            order_by: The order of the values of a key, as in `producer`: SQL over the selected `key` and `value`.
+            order_descending: Whether the greatest comes first.
             skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
 
         Raises:
@@ -196,7 +212,10 @@ class Declarations:
         """
         stage = require_text("name", name)
         operator = make_select(stage, key, value, where)
-        return self._declare_operator(stage, feeders, operator, descending=descending, skip_unchanged=skip_unchanged)
+        order = make_order(stage, order_by, order_descending)
+        return self._declare_operator(
+            stage, feeders, operator, descending=descending, skip_unchanged=skip_unchanged, order=order
+        )
 
     def aggregate(
         self,
@@ -351,20 +370,28 @@ class Declarations:
         operator = json.dumps({"flatten": fields})
         return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
-    def _declare_operator(
-        self, name: str, feeders: Sequence[object], operator: str, *, descending: bool, skip_unchanged: bool
+    def _declare_operator(  # noqa: PLR0913 a declaration
+        self,
+        name: str,
+        feeders: Sequence[object],
+        operator: str,
+        *,
+        descending: bool,
+        skip_unchanged: bool,
+        order: tuple[list[str], bool] | None = None,
     ) -> Declared:
         names = self._names_of(name, feeders)
-        node = Node(name, names, False, pa.schema([]), descending, skip_unchanged, {}, None, operator=operator)  # noqa: FBT003
+        node = Node(name, names, False, pa.schema([]), descending, skip_unchanged, {}, None, None, operator, order)  # noqa: FBT003
         return self._declare(node)
 
-    def _declare_stage(
+    def _declare_stage(  # noqa: PLR0913 a declaration
         self,
         call: StageCall,
         feeders: Sequence[object],
         options: dict[str, bool],
         version: int,
         hook: Preserve | None,
+        order: tuple[list[str], bool] | None,
     ) -> Declared:
         names = self._names_of(call.stage, feeders)
         definition = {"version": check_version(version, f"version of stage {call.stage!r}")}
@@ -386,6 +413,7 @@ class Declarations:
             definition=definition,
             function=call,
             preserve=preserve,
+            order_by=order,
         )
         return self._declare(node)
 

@@ -28,6 +28,8 @@ class Node(NamedTuple):
     preserve: Callable[[pa.RecordBatchReader, str | None], Any] | None = None
     operator: str | None = None
     """An operator as JSON, in place of the function."""
+    order_by: tuple[list[str], bool] | None = None
+    """The expressions by which the values of a key are in order, and whether the greatest is first."""
 
 
 Consumed = tuple[str, int, str, list[int]]

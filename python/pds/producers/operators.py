@@ -52,9 +52,7 @@ def make_select(stage: str, key: str | None, value: str | dict[str, str] | None,
 
 def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool | Sequence[bool]) -> str:  # noqa: FBT001 an order
     """Return the operator of first rows as JSON; raise an InvalidInput or InvalidType for what is none."""
-    expressions = [by] if isinstance(by, str) else by
-    if not isinstance(expressions, (list, tuple)):
-        raise InvalidType(f"the order of {stage!r} must be SQL or a list of it, not {by!r}")
+    expressions = _to_expressions(stage, by)
     directions = [descending] * len(expressions) if isinstance(descending, bool) else descending
     if not isinstance(directions, (list, tuple)) or not all(isinstance(one, bool) for one in directions):
         raise InvalidType(f"descending of {stage!r} must be True or False, or a list of these, not {descending!r}")
@@ -66,11 +64,22 @@ def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool 
         raise InvalidType(f"rows of {stage!r} must be an int, not {rows!r}")
     if not 1 <= rows < 2**63:
         raise InvalidInput(f"rows of {stage!r} must be 1 or more, not {rows}")
-    order = [
-        {"expression": _require_sql(stage, text), "descending": one}
-        for text, one in zip(expressions, directions, strict=True)
-    ]
+    order = [{"expression": text, "descending": one} for text, one in zip(expressions, directions, strict=True)]
     return json.dumps({"first": {"rows": rows, "by": order}})
+
+
+def make_order(stage: str, by: str | Sequence[str] | None, descending: bool) -> tuple[list[str], bool] | None:  # noqa: FBT001 an order
+    """Return the order of the values of a key; raise an InvalidInput or InvalidType for what is none."""
+    if not isinstance(descending, bool):
+        raise InvalidType(f"order_descending of {stage!r} must be True or False, not {descending!r}")
+    if by is None:
+        if descending:
+            raise InvalidInput(f"order_descending of {stage!r} needs order_by")
+        return None
+    expressions = _to_expressions(stage, by)
+    if not expressions:
+        raise InvalidInput(f"order_by of {stage!r} needs an expression")
+    return expressions, descending
 
 
 def make_join(stage: str, how: str, suffix: str) -> str:
@@ -80,6 +89,13 @@ def make_join(stage: str, how: str, suffix: str) -> str:
     if not isinstance(suffix, str):
         raise InvalidType(f"the suffix of {stage!r} must be a str, not {suffix!r}")
     return json.dumps({"join": {"how": how, "suffix": suffix}})
+
+
+def _to_expressions(stage: str, by: object) -> list[str]:
+    expressions = [by] if isinstance(by, str) else by
+    if not isinstance(expressions, (list, tuple)):
+        raise InvalidType(f"the order of {stage!r} must be SQL or a list of it, not {by!r}")
+    return [_require_sql(stage, text) for text in expressions]
 
 
 def _require_sql(stage: str, text: object) -> str:

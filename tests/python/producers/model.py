@@ -126,6 +126,21 @@ class Preserve:
 
 
 @dataclass(frozen=True)
+class Order:
+    """The order of the values of a key: an expression, and a function that computes it. Nulls are last."""
+
+    by: str
+    function: Callable[[Any], int | None]
+    descending: bool = False
+
+    def place(self, value: Any, source: Any) -> Any:
+        """A value that sorts as a row with this value and source key does."""
+        number = self.function(value)
+        place = (number or 0, source)
+        return number is None, _Reversed(place) if self.descending else place
+
+
+@dataclass(frozen=True)
 class Source:
     """A source that callers push."""
 
@@ -149,6 +164,7 @@ class Stage:
     descending: bool = False
     skip_unchanged: bool = False
     preserve: Preserve | None = None
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -261,8 +277,16 @@ class Model:
             for place in sorted(keys)
             for row in self._produce(stage, keys[place], [_values(group.get(place, [])) for group in groups])
         ]
+
+        def place(row: Row) -> Any:
+            if stage.order is None:
+                return by_target(row.target_key), by_source(row.source_key)
+            # Whatever the order of the feeder is.
+            source = order_key(row.source_key, self.nodes[first].key.type)
+            return by_target(row.target_key), stage.order.place(row.value, source)
+
         # The sort is stable, which keeps the order of emission.
-        rows.sort(key=lambda row: (by_target(row.target_key), by_source(row.source_key)))
+        rows.sort(key=place)
         result = Tables(rows, state=copy.deepcopy(old.state))
         result.input = [
             (changed[place], [_values(group.get(place, [])) for group in groups]) for place in sorted(changed)

@@ -45,6 +45,8 @@ def declare(
             name=stage.name,
             descending=stage.descending,
             skip_unchanged=stage.skip_unchanged,
+            order_by=stage.order and stage.order.by,
+            order_descending=stage.order is not None and stage.order.descending,
             preserve=None if stage.preserve is None else pds.Preserve(stage.preserve.function, stage.preserve.state),
         )(stage.produce)
     return pipeline

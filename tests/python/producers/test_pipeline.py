@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pds
-from producers.model import Changes, Model, ModelError, Preserve, Source, Stage
+from producers.model import Changes, Model, ModelError, Order, Preserve, Source, Stage
 from producers.pipelines import compare, declare, to_changes
 from producers.test_model import CASES, build_model
 
@@ -69,6 +69,13 @@ KEYS = {
 }
 
 
+ORDERS = [
+    ("value", lambda value: value),
+    ("(value + 1) % 3", lambda value: (value + 1) % 3),
+    ("nullif(value, 3) / 2", lambda value: None if value == 3 else int(value / 2)),  # noqa: PLR2004 as the text has it
+]
+
+
 def spread(key: Any, values: Any) -> Any:
     """Emit each pair of a value under its own key, and some under the key zero."""
     for value in values:
@@ -122,6 +129,12 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
         return draw(st.booleans())
 
     same = option()
+    orders = st.sampled_from([None, *ORDERS])
+
+    def order() -> Order | None:
+        chosen = draw(orders)
+        return None if chosen is None else Order(*chosen, descending=option())
+
     stages = [
         Stage(
             "one",
@@ -131,6 +144,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
             number,
             descending=same,
             skip_unchanged=option(),
+            order=order(),
         ),
         Stage(
             "kept",
@@ -142,7 +156,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
             skip_unchanged=option(),
             preserve=Preserve(keep_number, {"next": 1}),
         ),
-        Stage("two", ["t"], spread, key, number, descending=same, skip_unchanged=option()),
+        Stage("two", ["t"], spread, key, number, descending=same, skip_unchanged=option(), order=order()),
         Stage(
             "sums",
             draw(st.sampled_from([["one"], ["one", "two"], ["two", "one"]])),
@@ -152,7 +166,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
             descending=option(),
             skip_unchanged=option(),
         ),
-        Stage("pairs", ["one", "two"], pair_up, count, number, join=True, descending=option()),
+        Stage("pairs", ["one", "two"], pair_up, count, number, join=True, descending=option(), order=order()),
     ]
     return sources, stages, kind
 
