@@ -234,6 +234,7 @@ impl PyNode<'_> {
             join: self.is_join,
             source_key: None,
             order_by: None,
+            first_rows: None,
             key,
             value,
             descending: self.descending,

@@ -20,6 +20,7 @@ use super::lookup::{Keys, StoredTable};
 use super::tables::TableShape;
 use crate::error::Result;
 use crate::files::{Merge, SortedBatches, Spill, SpillWriter};
+use crate::run::RunEnd;
 
 /// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
@@ -161,7 +162,7 @@ fn targets_with_others(
     for keys in keys_only(&many)? {
         let keys = keys.map_err(to_error)?;
         for row in 0..keys.num_rows() {
-            let stored = content.read_key(None, &keys.column(0).slice(row, 1), 2)?;
+            let stored = content.read_key(None, &keys.column(0).slice(row, 1), 2, RunEnd::First)?;
             let stored = Cursor::new(stored, &pairs).map_err(to_error)?;
             others.find(stored, true).map_err(to_error)?;
         }

@@ -8,11 +8,15 @@ use arrow_select::filter::filter_record_batch;
 
 use super::cursor::Cursor;
 use super::diff::{Delta, distinct, keys_only};
+use super::key_rows::{FirstRows, SplitKeys};
 use super::layers::{newest_rows, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
-use crate::files::{SortKeys, SortedBatches, Spill};
+use crate::files::{Merge, SortKeys, SortedBatches, Spill};
+
+/// The most rows of a batch.
+const BATCH_ROWS: usize = 8192;
 
 /// A source or stage that feeds a stage, as it is in the next version.
 #[derive(Debug, Clone)]
@@ -30,6 +34,22 @@ impl FeederTable<'_> {
     /// The rows of some keys, as `key` and `value`.
     pub(super) fn feed(&self, keys: Keys<'_>) -> Result<SortedBatches> {
         Ok(self.pairs_of(self.rows(keys)?))
+    }
+
+    /// As [`Self::feed`], of each key its first rows at least, up to `limit`.
+    pub(super) fn feed_first(
+        &self,
+        keys: &Spill,
+        limit: u64,
+        memory_bytes: usize,
+    ) -> Result<SortedBatches> {
+        let SplitKeys { few, many } = self.table.split_keys(keys, memory_bytes)?;
+        let of_few = self.rows(Keys::Of(&few))?;
+        let of_many = FirstRows::new(&self.table, self.delta, &many, limit, memory_bytes)?;
+        let streams = [of_few, Box::new(of_many)];
+        let order = self.table.shape.keys(1)?;
+        let rows = Merge::new(streams, &order, BATCH_ROWS).map_err(to_error)?;
+        Ok(self.pairs_of(Box::new(rows)))
     }
 
     /// The rows of some keys as joins see them: [`TableShape::identified`].

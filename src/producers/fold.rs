@@ -13,6 +13,7 @@ use super::cursor::{Cursor, Picker};
 use super::diff::KeyWriter;
 use super::emitted::check_emitted;
 use super::graph::StageNode;
+use super::key_ends::KeyEnds;
 use super::layers::{to_arrow, to_error};
 use super::lookup::StoredTable;
 use super::operators::{Aggregation, Arguments, GroupEnd, Groups, Sign};
@@ -32,6 +33,8 @@ pub(super) struct Folder<'a> {
     feed_keys: Arc<SortKeys>,
     /// The keys of the groups that have ended.
     keys: Picker,
+    /// Where results that depend on all rows of a key can be read without these.
+    ends: Option<KeyEnds<'a>>,
     unresolved: KeyWriter,
     memory_bytes: usize,
     spill: SpillWriter,
@@ -88,6 +91,7 @@ impl<'a> Folder<'a> {
         aggregation: &'a Aggregation,
         content: &'a StoredTable,
         feed: &'a TableShape,
+        ends: Option<KeyEnds<'a>>,
         memory_bytes: usize,
     ) -> Result<Self> {
         Ok(Self {
@@ -98,6 +102,7 @@ impl<'a> Folder<'a> {
             feed,
             feed_keys: feed.keys(1)?,
             keys: Picker::default(),
+            ends,
             unresolved: KeyWriter::new(feed, 1, memory_bytes),
             memory_bytes,
             spill: SpillWriter::new(&content.shape.schema, memory_bytes),
@@ -158,11 +163,18 @@ impl<'a> Folder<'a> {
 
     /// Ends the group of the key in the first column of a row.
     fn end_group(&mut self, (batch, row): (&Arc<RecordBatch>, usize)) -> Result<()> {
-        let ended = self.groups.end().map_err(|e| {
+        let of_key = |e: Error| {
             let key = arrow_cast::display::array_value_to_string(batch.column(0), row);
             let key = key.unwrap_or_else(|_| "?".to_owned());
             e.context(format!("stage {:?}, key {key}", self.stage.name))
-        })?;
+        };
+        let mut ended = self.groups.end().map_err(of_key)?;
+        if ended == GroupEnd::Unresolved
+            && let Some(ends) = &mut self.ends
+            && ends.resolve((batch, row), &mut self.groups)?
+        {
+            ended = self.groups.end().map_err(of_key)?;
+        }
         match ended {
             GroupEnd::Empty => {}
             GroupEnd::Unresolved => self.unresolved.add((batch, row), 0).map_err(to_error)?,

@@ -45,6 +45,8 @@ pub struct StageNode {
     pub source_key: Option<FieldRef>,
     /// The order of the values of a key, if it has one.
     pub order_by: Option<Arc<PlannedOrder>>,
+    /// Of each key the function needs no more than so many first rows, if its feeder has an order.
+    pub first_rows: Option<u64>,
     /// The type of the target key, and whether it may be null.
     pub key: Field,
     /// The type of the value, and whether it may be null.
@@ -108,6 +110,7 @@ impl StageNode {
             join: matches!(planned.function, StageFunction::Join(_)),
             source_key: planned.source_key.map(Arc::new),
             order_by: None,
+            first_rows: planned.first_rows,
             key: planned.key,
             value: planned.value,
             descending: if planned.has_key_of_feeders {
@@ -161,6 +164,7 @@ impl Node {
             value: columns.value,
             descending: columns.descending,
             identity,
+            order_by: columns.order_by,
         })
     }
 

@@ -3,16 +3,18 @@
 //! Keys with few rows are looked up together. The rows of one that has many are read piece by piece, until enough are
 //! there: whether a key has any row costs a page, however many it has.
 
-use arrow_array::ArrayRef;
-use arrow_schema::ArrowError;
 use std::sync::Arc;
 
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::cursor::Cursor;
 use super::diff::{Delta, KeyWriter, keys_only};
 use super::layers::{Layer, newest_rows, to_arrow, to_error};
 use super::lookup::{StoredTable, cancellable};
 use crate::error::Result;
-use crate::files::{SortedBatches, Spill};
-use crate::run::KeySelection;
+use crate::files::{SortKeys, SortedBatches, Spill, SpillWriter};
+use crate::run::{KeySelection, RunEnd};
 
 /// A key that can be in more blocks of a table has many rows: to wait for its first ones costs less than to read all.
 const MAX_BLOCKS: usize = 32;
@@ -70,20 +72,29 @@ impl StoredTable {
         Ok(sums)
     }
 
-    /// The newest rows of one key, with the first `columns` columns and with those of `newer` before the stored ones. They
-    /// are read as far as they are asked for.
+    /// Whether a key has many stored rows.
+    pub(super) fn has_many_rows(&self, key: &ArrayRef) -> Result<bool> {
+        Ok(self
+            .count_blocks(key)?
+            .iter()
+            .any(|blocks| *blocks > MAX_BLOCKS))
+    }
+
+    /// The newest rows of one key from an end on, with the first `columns` columns, and from the start with those of
+    /// `newer` before the stored ones. They are read as far as they are asked for.
     pub(super) fn read_key(
         &self,
         newer: Option<&Delta>,
         key: &ArrayRef,
         columns: usize,
+        from: RunEnd,
     ) -> Result<SortedBatches> {
         let selection = KeySelection::Keys(vec![Arc::clone(key)]);
         let mut layers: Vec<Layer> = Vec::new();
         layers.extend(newer.map(|newer| newer.layer(columns)).transpose()?);
         for run in &self.runs {
             let (reader, positions) = self.reader(run, columns)?;
-            let stream = reader.read_on_demand(&selection, &positions, self.memory_bytes)?;
+            let stream = reader.read_on_demand(from, &selection, &positions, self.memory_bytes)?;
             layers.push(Layer {
                 batches: cancellable(Box::new(stream.into_reader()), &self.cancel),
                 has_deletes: run.has_deletes,
@@ -91,7 +102,126 @@ impl StoredTable {
         }
         let kept: Vec<usize> = (0..columns).collect();
         let schema = Arc::new(self.shape.schema.project(&kept).map_err(to_error)?);
-        let by = self.shape.sort_columns(self.shape.wins_by);
+        let mut by = self.shape.sort_columns(self.shape.wins_by);
+        if from == RunEnd::Last {
+            for column in &mut by {
+                column.options.descending = !column.options.descending;
+                column.options.nulls_first = !column.options.nulls_first;
+            }
+        }
         newest_rows(layers, &schema, &by, false)
+    }
+}
+
+/// The rows of a delta key by key, in the order of the keys.
+pub(super) struct DeltaByKey {
+    rows: Cursor,
+    schema: SchemaRef,
+    has_deletes: bool,
+    memory_bytes: usize,
+}
+
+impl DeltaByKey {
+    /// `order` is that of the key.
+    pub(super) fn new(delta: &Delta, order: &Arc<SortKeys>, memory_bytes: usize) -> Result<Self> {
+        let rows = delta.rows.read().map_err(to_error)?;
+        Ok(Self {
+            rows: Cursor::new(rows, order).map_err(to_error)?,
+            schema: Arc::clone(delta.rows.schema()),
+            has_deletes: delta.has_deletes,
+            memory_bytes,
+        })
+    }
+
+    /// The rows of a key, which comes after those of earlier calls.
+    pub(super) fn take(&mut self, key: &[u8]) -> Result<Delta> {
+        let mut take = || -> Result<Spill, ArrowError> {
+            let mut spill = SpillWriter::new(&self.schema, self.memory_bytes);
+            self.rows.seek(key)?;
+            while let (true, Some((batch, rows))) = (self.rows.is_at(key), self.rows.group()) {
+                spill.push(batch.slice(rows.start, rows.len()))?;
+                self.rows.advance_to(rows.end)?;
+            }
+            spill.finish()
+        };
+        Ok(Delta {
+            rows: take().map_err(to_error)?,
+            has_deletes: self.has_deletes,
+        })
+    }
+}
+
+/// The first rows of keys with many, key by key.
+pub(super) struct FirstRows {
+    table: StoredTable,
+    /// What an update adds.
+    newer: Option<DeltaByKey>,
+    order: Arc<SortKeys>,
+    /// How many rows of a key are enough.
+    limit: u64,
+    keys: Cursor,
+    rows: Option<SortedBatches>,
+    left: u64,
+}
+
+impl FirstRows {
+    /// Of keys that a [`KeyWriter`] set aside.
+    pub(super) fn new(
+        table: &StoredTable,
+        newer: Option<&Delta>,
+        keys: &Spill,
+        limit: u64,
+        memory_bytes: usize,
+    ) -> Result<Self> {
+        let order = table.shape.keys(1)?;
+        let newer = newer.map(|newer| DeltaByKey::new(newer, &order, memory_bytes));
+        Ok(Self {
+            newer: newer.transpose()?,
+            keys: Cursor::new(keys_only(keys)?, &order).map_err(to_error)?,
+            table: table.clone(),
+            order,
+            limit,
+            rows: None,
+            left: 0,
+        })
+    }
+
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        loop {
+            if self.left > 0
+                && let Some(rows) = &mut self.rows
+                && let Some(batch) = rows.next().transpose()?
+            {
+                let rows = usize::try_from(self.left).unwrap_or(usize::MAX);
+                let batch = batch.slice(0, batch.num_rows().min(rows));
+                self.left -= batch.num_rows() as u64;
+                return Ok(Some(batch));
+            }
+            let Some((batch, row)) = self.keys.row() else {
+                return Ok(None);
+            };
+            let key = batch.column(0).slice(row, 1);
+            self.keys.advance()?;
+            let encoded = self.order.convert_columns(std::slice::from_ref(&key))?;
+            let newer = self
+                .newer
+                .as_mut()
+                .map(|newer| newer.take(encoded.row(0).data()));
+            let newer = newer.transpose().map_err(to_arrow)?;
+            let columns = self.table.shape.visible;
+            let rows = self
+                .table
+                .read_key(newer.as_ref(), &key, columns, RunEnd::First);
+            self.rows = Some(rows.map_err(to_arrow)?);
+            self.left = self.limit;
+        }
+    }
+}
+
+impl Iterator for FirstRows {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_batch().transpose()
     }
 }

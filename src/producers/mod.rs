@@ -34,6 +34,7 @@ mod functions;
 mod graph;
 mod input;
 mod job;
+mod key_ends;
 mod key_rows;
 mod keys;
 mod layers;

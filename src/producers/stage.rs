@@ -21,6 +21,7 @@ use super::feeders::FeederTable;
 use super::fold::Folder;
 use super::functions::{Produce, Rows};
 use super::graph::StageNode;
+use super::key_ends::KeyEnds;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::operators::{Aggregation, JoinPlan, StageFunction, join_source_keys, split_source_keys};
@@ -314,7 +315,11 @@ fn produce(
     let spill_bytes = memory_bytes / 64;
     let feeds = feeders.iter().map(|feeder| {
         let schema = feeder.columns.pairs();
-        Ok(Box::new(RecordBatchIterator::new(feeder.feed(keys)?, schema)) as Rows)
+        let rows = match (stage.first_rows, keys) {
+            (Some(limit), Keys::Of(keys)) => feeder.feed_first(keys, limit, spill_bytes)?,
+            _ => feeder.feed(keys)?,
+        };
+        Ok(Box::new(RecordBatchIterator::new(rows, schema)) as Rows)
     });
     let feeds = feeds.collect::<Result<Vec<Rows>>>()?;
     let order = feeders[0].columns.source();
@@ -355,7 +360,11 @@ fn fold(
         merge_batches(feeds.collect::<Result<_>>()?, &order)
     };
     let content = &tables.content;
-    let mut folder = Folder::new(stage, aggregation, content, &order, spill_bytes)?;
+    let ends = match feeders {
+        [feeder] => KeyEnds::new(feeder, aggregation, spill_bytes)?,
+        _ => None,
+    };
+    let mut folder = Folder::new(stage, aggregation, content, &order, ends, spill_bytes)?;
     if let Keys::Of(changed) = keys {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
         for feeder in feeders {

@@ -28,6 +28,7 @@ use serde_json::Value;
 
 pub(crate) use self::blocks::read_block_keys;
 pub(crate) use self::keys::decode_keys;
+pub(crate) use self::pieces::RunEnd;
 pub use self::read::RunReader;
 pub use self::selection::{KeyRange, KeySelection};
 pub use self::write::{DEFAULT_PAGE_ROWS, RunOptions, WrittenRun, write_run};

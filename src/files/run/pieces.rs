@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
-use arrow_array::RecordBatch;
+use arrow_array::{RecordBatch, UInt64Array};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::concat::concat_batches;
+use arrow_select::take::take_record_batch;
 
+use super::keys::arrow_error;
+use crate::error::Result;
 use crate::parquet::nested::contains_type;
 
 /// The most files that are opened ahead, and pieces of row groups that are read ahead.
@@ -18,13 +21,20 @@ const MAX_RANGES: usize = 32;
 /// The rows that are read first where a reader may stop early. Then twice as many, up to [`MIN_PIECE_ROWS`].
 const FIRST_ROWS: usize = 1024;
 
-/// How far is read ahead of the rows that are asked for.
+/// How far is read ahead of the rows that are asked for, and where that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
     /// The reader takes all rows.
     Full,
-    /// The reader may stop after a few.
-    OnDemand,
+    /// The reader may stop after a few rows: the first ones, or from the last one back.
+    OnDemand(RunEnd),
+}
+
+/// An end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunEnd {
+    First,
+    Last,
 }
 
 impl Pace {
@@ -32,22 +42,47 @@ impl Pace {
     pub(super) fn ahead(self) -> usize {
         match self {
             Self::Full => READS_AHEAD,
-            Self::OnDemand => 1,
+            Self::OnDemand(_) => 1,
         }
     }
 
-    /// The rows of the first piece and the most of a later one, where so many are worth reading at once.
-    pub(super) fn piece_rows(self, rows: usize) -> (usize, usize) {
+    pub(super) fn is_backward(self) -> bool {
+        self == Self::OnDemand(RunEnd::Last)
+    }
+
+    /// Cuts ranges of rows into pieces, where `rows` rows are worth reading at once.
+    pub(super) fn split(self, ranges: &[Range<usize>], rows: usize) -> Vec<Range<usize>> {
+        let most = rows.max(MIN_PIECE_ROWS);
         match self {
-            Self::Full => (rows.max(MIN_PIECE_ROWS), rows.max(MIN_PIECE_ROWS)),
-            Self::OnDemand => (FIRST_ROWS, MIN_PIECE_ROWS),
+            Self::Full => ranges.iter().flat_map(|r| split(r, most, most)).collect(),
+            Self::OnDemand(RunEnd::First) => {
+                let pieces = ranges.iter();
+                pieces
+                    .flat_map(|r| split(r, FIRST_ROWS, MIN_PIECE_ROWS))
+                    .collect()
+            }
+            Self::OnDemand(RunEnd::Last) => {
+                let pieces = ranges.iter();
+                pieces
+                    .flat_map(|r| split_back(r, FIRST_ROWS, MIN_PIECE_ROWS))
+                    .collect()
+            }
         }
+    }
+
+    /// Whether a whole row group is one piece.
+    pub(super) fn is_piece(self, group_rows: usize, rows: usize) -> bool {
+        let most = match self {
+            Self::Full => rows.max(MIN_PIECE_ROWS),
+            Self::OnDemand(_) => FIRST_ROWS,
+        };
+        group_rows <= most
     }
 
     pub(super) fn max_ranges(self) -> usize {
         match self {
             Self::Full => MAX_RANGES,
-            Self::OnDemand => 1,
+            Self::OnDemand(_) => 1,
         }
     }
 }
@@ -103,7 +138,7 @@ pub(super) fn pack(
 }
 
 /// Cuts a range into pieces of `first` rows, then twice as many, up to `most`.
-pub(super) fn split(range: &Range<usize>, first: usize, most: usize) -> Vec<Range<usize>> {
+fn split(range: &Range<usize>, first: usize, most: usize) -> Vec<Range<usize>> {
     let (mut pieces, mut begin, mut rows) = (Vec::new(), range.start, first);
     while begin < range.end {
         let end = range.end.min(begin + rows);
@@ -112,4 +147,21 @@ pub(super) fn split(range: &Range<usize>, first: usize, most: usize) -> Vec<Rang
         rows = most.min(rows * 2);
     }
     pieces
+}
+
+/// As [`split`], from the end back; the pieces are in the order of their rows.
+fn split_back(range: &Range<usize>, first: usize, most: usize) -> Vec<Range<usize>> {
+    let forward = split(&(0..range.len()), first, most).into_iter().rev();
+    let pieces = forward.map(|piece| range.end - piece.end..range.end - piece.start);
+    pieces.collect()
+}
+
+/// The rows of batches from the last one to the first.
+pub(super) fn reverse(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    let reversed = batches.into_iter().rev().map(|batch| {
+        let rows = u64::try_from(batch.num_rows()).unwrap_or_default();
+        let last_first = UInt64Array::from_iter_values((0..rows).rev());
+        take_record_batch(&batch, &last_first).map_err(arrow_error)
+    });
+    reversed.collect()
 }

@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::cache::{forget, open_cached, read_through};
 use super::index::{KeyIndex, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
-use super::pieces::{Pace, join_small, joins, pack, split};
+use super::pieces::{Pace, RunEnd, join_small, joins, pack, reverse};
 use super::selection::KeySelection;
 use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
@@ -85,14 +85,16 @@ impl RunReader {
         self.read_at(Pace::Full, selection, columns, memory_bytes)
     }
 
-    /// As [`Self::read`], for a reader that may stop after a few rows: few are read before they are asked for.
+    /// As [`Self::read`], for a reader that may stop after a few rows: few are read before they are asked for. They come
+    /// from one end: from the last one, in the reverse order.
     pub(crate) fn read_on_demand(
         &self,
+        from: RunEnd,
         selection: &KeySelection,
         columns: &[usize],
         memory_bytes: usize,
     ) -> Result<BatchStream> {
-        self.read_at(Pace::OnDemand, selection, columns, memory_bytes)
+        self.read_at(Pace::OnDemand(from), selection, columns, memory_bytes)
     }
 
     fn read_at(
@@ -197,7 +199,11 @@ impl Reading {
     }
 
     async fn send_all(self: Arc<Self>, sender: BatchSender) -> Result<()> {
-        let files = self.files()?.into_iter().map(|at| {
+        let mut files = self.files()?;
+        if self.pace.is_backward() {
+            files.reverse();
+        }
+        let files = files.into_iter().map(|at| {
             let reading = Arc::clone(&self);
             async move { reading.plan_file(at).await }
         });
@@ -279,6 +285,9 @@ impl Reading {
                 );
             }
         }
+        if self.pace.is_backward() {
+            pieces.reverse();
+        }
         Ok(pieces)
     }
 
@@ -307,21 +316,18 @@ impl Reading {
             .map(|root| part.file.decoded_bytes(group, *root))
             .sum();
         let row_bytes = usize::try_from(group_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
-        let (first_rows, piece_rows) = self.pace.piece_rows(self.piece_bytes / row_bytes.max(1));
+        let piece_rows = self.piece_bytes / row_bytes.max(1);
         let piece = |rows| RowGroupSelection {
             part: Arc::clone(part),
             index: group,
             projection: Arc::clone(field_indices),
             rows,
         };
-        if selected.num_rows() == group_rows && group_rows <= first_rows {
+        if selected.num_rows() == group_rows && self.pace.is_piece(group_rows, piece_rows) {
             return Ok(vec![piece(None)]);
         }
         let pages = Arc::new(self.read_pages(part, group, field_indices).await?);
-        let ranges = selected
-            .as_slice()
-            .iter()
-            .flat_map(|range| split(range, first_rows, piece_rows));
+        let ranges = self.pace.split(selected.as_slice(), piece_rows);
         let memory_bytes: u64 = field_indices
             .iter()
             .map(|root| part.file.memory_bytes_of(group, *root))
@@ -332,7 +338,11 @@ impl Reading {
         } else {
             1
         };
-        let packed = pack(ranges, self.piece_bytes / memory_bytes.max(1), max_ranges);
+        let packed = pack(
+            ranges.into_iter(),
+            self.piece_bytes / memory_bytes.max(1),
+            max_ranges,
+        );
         Ok(packed
             .into_iter()
             .map(|ranges| {
@@ -406,6 +416,9 @@ impl Reading {
                 }
             }
             selected.retain(|batch| batch.num_rows() > 0);
+            if self.pace.is_backward() {
+                return reverse(selected);
+            }
             Ok(if self.joins {
                 join_small(selected)
             } else {

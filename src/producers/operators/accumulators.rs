@@ -53,6 +53,9 @@ pub(super) trait Accumulator: Send {
         true
     }
 
+    /// Takes the value of a row as the result beside what was added, or none, where it is not known.
+    fn resolve(&mut self, _: Option<(&Argument, usize)>) {}
+
     /// Ends the group: appends its state, and keeps the result.
     fn end(&mut self, state: &mut Vec<u8>) -> Result<()>;
 

@@ -16,12 +16,15 @@ use arrow_schema::{DataType, Field, Fields};
 use serde::{Deserialize, Serialize};
 
 use super::super::keys::{check_key_type, normalize, nullable};
+use super::FeederColumns;
 use super::accumulators::{
     Accumulator, Argument, Count, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
 };
 use super::exact_sum::{put_unsigned, state_error};
+use super::expressions::Columns;
 use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
+use super::value_order::ValueOrder;
 use crate::error::{Error, Result};
 
 /// A function of the values of a group. Values that are null do not count.
@@ -57,6 +60,8 @@ pub struct Aggregate {
 pub struct Aggregation {
     planned: Vec<PlannedAggregate>,
     results: Fields,
+    /// The column that the values of a key are in the order of, and whether the greatest comes first.
+    ordered: Option<(String, bool)>,
 }
 
 #[derive(Debug)]
@@ -77,7 +82,12 @@ impl PlannedAggregate {
 
 impl Aggregation {
     /// Refuses columns that are not there, and types that a function cannot take.
-    pub(super) fn plan(aggregates: &[Aggregate], value: &Field) -> Result<Self> {
+    pub(super) fn plan(
+        aggregates: &[Aggregate],
+        feeders: &[FeederColumns],
+        key: &Field,
+        value: &Field,
+    ) -> Result<Self> {
         if aggregates.is_empty() {
             return Err(Error::invalid("an aggregation needs an aggregate"));
         }
@@ -107,7 +117,20 @@ impl Aggregation {
         Ok(Self {
             planned,
             results: results.into(),
+            ordered: match feeders {
+                [only] => column_of_order(only.order_by.as_ref(), key, value)?,
+                _ => None,
+            },
         })
+    }
+
+    /// Whether a value of the order of the feeder is all that some aggregates take of a key.
+    pub(in super::super) fn has_order(&self) -> bool {
+        let (Some((ordered, _)), planned) = (&self.ordered, &self.planned) else {
+            return false;
+        };
+        let mut compared = planned.iter().filter(|planned| planned.compares());
+        compared.any(|planned| planned.aggregate.column.as_ref() == Some(ordered))
     }
 
     /// The type of the result: a struct with a field for each aggregate.
@@ -140,6 +163,20 @@ impl Aggregation {
             state: Vec::new(),
         })
     }
+}
+
+/// The column that is the order of values, and whether the greatest comes first.
+fn column_of_order(
+    order: Option<&ValueOrder>,
+    key: &Field,
+    value: &Field,
+) -> Result<Option<(String, bool)>> {
+    let Some((order, first)) = order.and_then(|order| Some((order, order.by.first()?))) else {
+        return Ok(None);
+    };
+    let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
+    let column = planned.column().filter(|column| *column != "key");
+    Ok(column.map(|column| (column.to_owned(), order.descending)))
 }
 
 /// The type in which an aggregate computes with its column.
@@ -213,6 +250,26 @@ fn refused(aggregate: &Aggregate, reason: &str) -> Error {
 /// Rows of a batch, as the aggregates take them.
 #[derive(Debug)]
 pub(in super::super) struct Arguments(Vec<Arc<Argument>>);
+
+impl Arguments {
+    /// The first of some rows of which an aggregate has a value.
+    pub(in super::super) fn first_valid(
+        &self,
+        end: UnresolvedEnd,
+        mut rows: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
+        let values = &self.0.get(end.aggregate)?.values;
+        rows.find(|row| values.is_valid(*row))
+    }
+}
+
+/// An aggregate of a group, and the end of the group's values at which its result is.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct UnresolvedEnd {
+    aggregate: usize,
+    /// Whether it is the first one that is not null, else the last.
+    pub(in super::super) is_first: bool,
+}
 
 /// The groups of a computation, one after another.
 pub(in super::super) struct Groups<'a> {
@@ -309,6 +366,35 @@ impl Groups<'_> {
         };
         for (accumulator, argument) in self.accumulators.iter_mut().zip(&arguments.0) {
             accumulator.update(argument, rows.clone(), sign);
+        }
+    }
+
+    /// The ends of the values of the group at which the results are that depend on all its rows; None if one of them is
+    /// elsewhere. Null values are last.
+    pub(in super::super) fn unresolved_ends(&self) -> Option<Vec<UnresolvedEnd>> {
+        let (ordered, descending) = self.aggregation.ordered.as_ref()?;
+        let all = self.accumulators.iter().zip(&self.aggregation.planned);
+        let unresolved = all.enumerate().filter(|(_, (a, _))| !a.is_resolved());
+        let ends = unresolved.map(|(at, (_, planned))| {
+            let is_greatest = planned.aggregate.function == AggregateFunction::Max;
+            let is_ordered = planned.aggregate.column.as_ref() == Some(ordered);
+            is_ordered.then_some(UnresolvedEnd {
+                aggregate: at,
+                is_first: is_greatest == *descending,
+            })
+        });
+        ends.collect()
+    }
+
+    /// Takes the value of a row as the result of an aggregate beside what was added to the group, or none.
+    pub(in super::super) fn resolve(
+        &mut self,
+        end: UnresolvedEnd,
+        row: Option<(&Arguments, usize)>,
+    ) {
+        if let Some(accumulator) = self.accumulators.get_mut(end.aggregate) {
+            let row = row.and_then(|(arguments, row)| Some((arguments.0.get(end.aggregate)?, row)));
+            accumulator.resolve(row.map(|(argument, row)| (&**argument, row)));
         }
     }
 

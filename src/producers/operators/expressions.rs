@@ -95,6 +95,11 @@ pub(super) struct Planned {
 }
 
 impl Planned {
+    /// The name of the column that it is; None for what is no column.
+    pub(super) fn column(&self) -> Option<&str> {
+        self.expr.downcast_ref::<Column>().map(Column::name)
+    }
+
     /// Its values for the columns of some rows.
     pub(super) fn evaluate(&self, columns: &RecordBatch) -> Result<ArrayRef> {
         let failed = |e: DataFusionError| {

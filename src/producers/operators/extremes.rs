@@ -103,6 +103,14 @@ impl Accumulator for Extreme {
             }
     }
 
+    fn resolve(&mut self, row: Option<(&Argument, usize)>) {
+        self.has_left = false;
+        self.stored = row.map(|(argument, row)| {
+            let order = order_of(argument, row).into();
+            (Arc::clone(&argument.values), row, order)
+        });
+    }
+
     fn end(&mut self, _: &mut Vec<u8>) -> Result<()> {
         let best = self.best.take();
         let result = match (best, self.stored.take()) {

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub(super) use self::accumulators::Sign;
 pub use self::aggregate::{Aggregate, AggregateFunction, Aggregation};
-pub(super) use self::aggregate::{Arguments, GroupEnd, Groups};
+pub(super) use self::aggregate::{Arguments, GroupEnd, Groups, UnresolvedEnd};
 pub use self::flatten::Flatten;
 use self::flatten::{FlattenFunction, Flattening};
 pub(super) use self::join::Side;
@@ -80,6 +80,8 @@ pub(super) struct FeederColumns {
     pub(super) descending: bool,
     /// What tells, within a key, which rows a newer run replaces: the source key of a stage.
     pub(super) identity: Field,
+    /// The order of the values of a key, if it has one.
+    pub(super) order_by: Option<ValueOrder>,
 }
 
 /// An operator for feeders with a key and value.
@@ -93,6 +95,8 @@ pub struct PlannedOperator {
     pub source_key: Option<Field>,
     /// Whether the key is that of the feeders, and in their order.
     pub has_key_of_feeders: bool,
+    /// How many first rows of a key are enough; None for all.
+    pub first_rows: Option<u64>,
     /// What it computes.
     pub function: StageFunction,
     /// The operator, as the manifest has it.
@@ -114,30 +118,30 @@ impl Operator {
             value,
             source_key: None,
             has_key_of_feeders: true,
+            first_rows: None,
             function,
             definition,
         };
         Ok(match self {
             Self::Aggregate(aggregates) => {
-                let aggregation = Aggregation::plan(aggregates, value)?;
+                let aggregation = Aggregation::plan(aggregates, feeders, key, value)?;
                 of_key(
                     aggregation.value(),
                     StageFunction::Fold(Arc::new(aggregation)),
                 )
             }
             Self::Distinct {} => {
-                let ordered = Arc::new(Ordered::distinct(stage, key, value)?);
-                of_key(
-                    value.clone(),
-                    StageFunction::produce(OrderedFunction(ordered)),
-                )
+                let ordered = Ordered::distinct(stage, key, value)?;
+                of_key(value.clone(), OrderedFunction::of(ordered))
             }
             Self::First(first) => {
-                let ordered = Arc::new(Ordered::first(stage, first, key, value)?);
-                of_key(
-                    value.clone(),
-                    StageFunction::produce(OrderedFunction(ordered)),
-                )
+                let ordered = Ordered::first(stage, first, key, value)?;
+                let has_order =
+                    matches!(feeders, [only] if first.is_order_of(only.order_by.as_ref()));
+                PlannedOperator {
+                    first_rows: has_order.then_some(first.rows),
+                    ..of_key(value.clone(), OrderedFunction::of(ordered))
+                }
             }
             Self::Flatten(flatten) => {
                 let flattening = Arc::new(Flattening::plan(flatten, value)?);

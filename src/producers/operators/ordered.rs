@@ -14,7 +14,9 @@ use super::super::cursor::{Cursor, Picker};
 use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::keys::nullable;
 use super::super::layers::{to_arrow, to_error};
+use super::StageFunction;
 use super::expressions::{Columns, Planned, arrow_error};
+use super::value_order::ValueOrder;
 use crate::error::{Error, Result};
 use crate::files::expr::canonicalize;
 use crate::files::{SortColumn, SortKeys, sort_batches};
@@ -35,6 +37,18 @@ pub struct OrderBy {
     pub expression: String,
     /// Whether the greatest value comes first.
     pub descending: bool,
+}
+
+impl First {
+    /// Whether values in this order begin with the first rows.
+    pub(super) fn is_order_of(&self, order: Option<&ValueOrder>) -> bool {
+        order.is_some_and(|order| {
+            let mut both = self.by.iter().zip(&order.by);
+            self.by.len() <= order.by.len()
+                && both
+                    .all(|(by, text)| by.expression == *text && by.descending == order.descending)
+        })
+    }
 }
 
 /// A planned operator of this module.
@@ -123,7 +137,13 @@ fn order(descending: bool) -> SortOptions {
 
 /// An operator as the function of a stage.
 #[derive(Debug)]
-pub(super) struct OrderedFunction(pub(super) Arc<Ordered>);
+pub(super) struct OrderedFunction(Arc<Ordered>);
+
+impl OrderedFunction {
+    pub(super) fn of(ordered: Ordered) -> StageFunction {
+        StageFunction::produce(Self(Arc::new(ordered)))
+    }
+}
 
 impl Produce for OrderedFunction {
     fn produce(&self, feeds: Vec<Rows>, memory_bytes: usize) -> Result<EmittedRows> {

@@ -19,6 +19,7 @@ BY_TASKS = (
     "test_rebuild",
     "test_selections",
     "test_updates",
+    "test_value_order",
 )
 
 

@@ -74,7 +74,7 @@ def test_a_row_that_comes_or_goes_costs_what_changed(
     read = memory_store.metrics()["bytes_read"]
     pipeline.update(rows=change())
     read = memory_store.metrics()["bytes_read"] - read
-    assert read < built / 10, (read, built)
+    assert read < built / 6, (read, built)
     assert pipeline["groups"].changes().num_rows == pipeline["counts"].read()["value"].to_pylist()[0]["n"]
 
 
@@ -95,3 +95,55 @@ def _by_size(_: int, values: Iterable[int]) -> Iterable[tuple[int, int]]:
     """Every second key has many rows."""
     for value in values:
         yield value % 10 if value % 2 else value, value
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda keys: pds.Changes(deletes=keys[:1]), id="least"),
+        pytest.param(lambda keys: pds.Changes(deletes=keys[-1:]), id="greatest"),
+        pytest.param(lambda keys: pds.Changes(deletes=sorted(keys[:500] + keys[-500:])), id="500 at each end"),
+        pytest.param(lambda keys: pds.Changes([(keys[0], 5)], keys[-1:]), id="moves"),
+    ],
+)
+def test_what_leaves_an_end_costs_a_few_pages(
+    memory_store: pds.Store, change: Callable[[list[int]], pds.Changes], descending: bool
+) -> None:
+    """Beside what it costs to find the rows that change."""
+    count = 300_000
+    values = random.Random(1).sample(range(10, 10**9), count)
+    table = pa.table({"key": range(count), "value": pa.array(values, INT)})
+    changes = change(sorted(range(count), key=values.__getitem__))
+
+    def update(path: str, *, has_ends: bool) -> tuple[pds.Pipeline, int, int]:
+        pipeline = pds.Pipeline(memory_store, path)
+        pipeline.source("s", key=INT, value=INT)
+        pipeline.select("s", key="true", order_by="value", order_descending=descending, name="one")
+        if has_ends:
+            pipeline.aggregate("one", aggregates={"low": ("value", "min"), "high": ("value", "max")}, name="ends")
+            pipeline.first("one", by="value", descending=descending, rows=10, name="first")
+        built = pipeline.update(s=pds.Changes(table)).stages["one"].bytes_written
+        read = memory_store.metrics()["bytes_read"]
+        pipeline.update(s=changes)
+        return pipeline, built, memory_store.metrics()["bytes_read"] - read
+
+    _, _, found = update("found", has_ends=False)
+    pipeline, built, read = update("ends", has_ends=True)
+    assert read - found < built / 4, (read, found, built)
+    stored = sorted(pipeline["s"].read()["value"].to_pylist(), reverse=descending)
+    assert pipeline["ends"].read()["value"].to_pylist() == [{"low": min(stored), "high": max(stored)}]
+    assert pipeline["first"].read()["value"].to_pylist() == stored[:10]
+
+
+def test_more_changes_of_a_key_than_are_kept_in_memory(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=INT)
+    pipeline.select("s", key="true", order_by="value", name="one")
+    pipeline.aggregate("one", aggregates={"low": ("value", "min"), "high": ("value", "max")}, name="ends")
+    count = 200_000
+    pipeline.update(s=pds.Changes(pa.table({"key": range(count), "value": pa.array(range(count), INT)})))
+    pipeline.update(s=pds.Changes(deletes=list(range(100_000))))
+    assert pipeline["ends"].read()["value"].to_pylist() == [{"low": 100_000, "high": count - 1}]
+    pipeline.update(s=pds.Changes(deletes=list(range(100_000, count))))
+    assert pipeline["ends"].read().num_rows == 0

@@ -1,0 +1,222 @@
+"""The values of a key in an order, and what reads them from its ends: against DuckDB over the same rows."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INT, TEXT = pa.int64(), pa.string()
+NAN = float("nan")
+VALUE = pa.struct([("k", INT), ("amount", pa.float64()), ("name", TEXT)])
+COLUMNS = {"amount": [None, 0.0, -0.0, 1.5, -2.0, NAN, math.inf, -math.inf, 7.0], "name": [None, "", "a", "bb", "É"]}
+
+
+def declare(store: pds.Store, column: str, descending: bool, path: str = "p", **sizes: int) -> pds.Pipeline:
+    """Values by a key that many have, in an order; their texts in that order, the first ones and the extremes."""
+    pipeline = pds.Pipeline(store, path, memory_limit=1 << 22)
+    pipeline._page_rows, pipeline._file_rows = sizes.get("page_rows"), sizes.get("file_rows")
+    pipeline.source("s", key=INT, value=VALUE)
+    fields = {"amount": "amount", "name": "name"}
+    groups = pipeline.select(
+        "s", key="value.k", value=fields, order_by=column, order_descending=descending, name="groups"
+    )
+
+    @pipeline.producer(groups, key=INT, value=TEXT)
+    def texts(key: int, values: Iterator[dict[str, Any]]) -> Iterator[tuple[int, str]]:
+        yield key, " ".join(str(plain(value[column])) for value in values)
+
+    pipeline.first(groups, by=column, descending=descending, rows=3, name="first")
+    aggregates = {"n": "count"} | {f"{f}_{c}": (c, f) for f in ("min", "max") for c in fields}
+    pipeline.aggregate(groups, aggregates=aggregates, name="extremes")
+    pipeline.aggregate(groups, aggregates={"low": (column, "min"), "high": (column, "max")}, name="ends")
+    return pipeline
+
+
+def plain(value: Any) -> Any:
+    """A value that is equal to itself, zeros alike."""
+    if isinstance(value, dict):
+        return {name: plain(field) for name, field in value.items()}
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else value + 0.0
+    return value
+
+
+def check(pipeline: pds.Pipeline, rows: dict[int, dict[str, Any]], column: str, descending: bool) -> None:
+    rows_table = pa.table(
+        {"id": pa.array(list(rows), INT)}
+        | {name: pa.array([row[name] for row in rows.values()], VALUE.field(name).type) for name in VALUE.names}
+    )
+    assert rows_table is not None
+    direction = "desc" if descending else "asc"
+    by = f"k nulls first, {column} {direction} nulls last, id {direction}"
+    ordered = duckdb.sql(f"select k, id, amount, name from rows_table order by {by}").fetchall()  # noqa: S608 own text
+    stored = [
+        (row["target_key"], row["source_key"], row["value"]["amount"], row["value"]["name"])
+        for row in pipeline["groups"].read().to_pylist()
+    ]
+    assert list(map(repr, map(_plain_row, stored))) == list(map(repr, map(_plain_row, ordered)))
+    mappings = [tuple(row.values()) for row in pipeline["groups"].key_mappings().to_pylist()]
+    assert mappings == sorted((key, row["k"]) for key, row in rows.items())
+    groups: dict[int, list[Any]] = {}
+    for key, _, amount, name in ordered:
+        groups.setdefault(key, []).append({"amount": amount, "name": name})
+    texts = {row["target_key"]: row["value"] for row in pipeline["texts"].read().to_pylist()}
+    assert texts == {key: " ".join(str(plain(v[column])) for v in values) for key, values in groups.items()}
+    first = [(row["target_key"], plain(row["value"])) for row in pipeline["first"].read().to_pylist()]
+    assert first == [(key, plain(value)) for key, values in groups.items() for value in values[:3]]
+    ends = duckdb.sql(
+        "select k, count(*) as n, min(amount), min(name), max(amount), max(name) from rows_table group by k order by k"
+    ).fetchall()
+    extremes = [(row["target_key"], *row["value"].values()) for row in pipeline["extremes"].read().to_pylist()]
+    assert list(map(_plain_row, extremes)) == list(map(_plain_row, ends))
+    of_column = 2 if column == "amount" else 3
+    both = [(row["target_key"], *row["value"].values()) for row in pipeline["ends"].read().to_pylist()]
+    assert list(map(_plain_row, both)) == [_plain_row((r[0], r[of_column], r[of_column + 2])) for r in ends]
+
+
+def _plain_row(row: tuple[Any, ...]) -> list[Any]:
+    return [plain(value) for value in row]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_random_changes(memory_store: pds.Store, column: str, descending: bool) -> None:
+    """Of keys with few rows and with many; pages of two rows make a key of a hundred one with many."""
+    rng = random.Random(len(column) + descending)
+    pipeline = declare(memory_store, column, descending, page_rows=2, file_rows=64)
+    rows: dict[int, dict[str, Any]] = {}
+
+    def row() -> dict[str, Any]:
+        return {"k": rng.choice([1, 1, 1, 1, 2, 2, 3]), **{name: rng.choice(of) for name, of in COLUMNS.items()}}
+
+    for changed, gone in [(400, 0), (3, 3), (30, 0), (0, 60), (1, 0), (0, 150), (200, 20), (0, 300)]:
+        upserts = {rng.randrange(500): row() for _ in range(changed)}
+        # Those at the ends go first.
+        ends = sorted(rows, key=lambda key: repr((rows[key][column] is None, rows[key][column])))
+        deletes = [key for key in ends[: gone // 2] + ends[len(ends) - gone // 2 :] if key not in upserts]
+        pipeline.update(s=pds.Changes(list(upserts.items()), sorted(set(deletes))))
+        rows = {key: value for key, value in {**rows, **upserts}.items() if key not in deletes}
+        check(pipeline, rows, column, descending)
+    assert pipeline.check().ok
+    pipeline.compact()
+    check(pipeline, rows, column, descending)
+
+
+def test_a_value_that_moves(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=TEXT, value=INT)
+    pipeline.select("s", key="1", order_by="value", name="one")
+    pipeline.update(s=pds.Changes([("a", 1), ("b", 3), ("b", 2), ("b", 3)]))
+    pipeline.update(s=pds.Changes([("a", 5)]))
+    rows = [(row["source_key"], row["value"]) for row in pipeline["one"].read().to_pylist()]
+    assert rows == [("b", 2), ("b", 3), ("b", 3), ("a", 5)]
+    pipeline.update(s=pds.Changes([("b", 5)], ["a"]))
+    assert pipeline["one"].read().to_pylist() == [{"target_key": 1, "source_key": "b", "value": 5}]
+    assert pipeline["one"].lineage([1]) == {"s": ["b"]}
+    assert [list(row.values()) for row in pipeline["one"].changes().to_pylist()] == [[1, 1, 5]]
+
+
+def test_another_order_is_another_definition(memory_store: pds.Store) -> None:
+    def pipeline(**options: Any) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline.source("s", key=INT, value=VALUE)
+        pipeline.select("s", key="value.k", name="one", **options)
+
+        @pipeline.producer("one", key=INT, value=TEXT)
+        def texts(key: int, values: Iterator[dict[str, Any]]) -> Iterator[tuple[int, str]]:
+            yield key, "".join(value["name"] for value in values)
+
+        return pipeline
+
+    rows = [(n, {"k": 1, "amount": float(-n), "name": name}) for n, name in enumerate("cab")]
+    pipeline().update(s=pds.Changes(rows))
+    for options, text in (
+        ({"order_by": "amount"}, "bac"),
+        ({"order_by": "name"}, "abc"),
+        ({"order_by": "amount", "order_descending": True}, "cab"),
+        ({"order_by": ["amount > -1", "name"]}, "abc"),
+        ({}, "cab"),
+    ):
+        other = pipeline(**options)
+        with pytest.raises(pds.DefinitionChanged, match='"one" has changed: the order of the values of a key'):
+            other.update()
+        other.rebuild()
+        assert other["texts"].read()["value"].to_pylist() == [text]
+        assert other.check().ok
+        other.update(s=pds.Changes([(9, {"k": 2, "amount": 1.0, "name": "x"})]))
+        other.update(s=pds.Changes(deletes=[9]))
+        assert other["texts"].read()["value"].to_pylist() == [text]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"order_by": "list"}, pds.InvalidInput, "has no order"),
+        ({"order_by": "nothing"}, pds.InvalidInput, "nothing"),
+        ({"order_by": "random()"}, pds.InvalidInput, "not deterministic"),
+        ({"order_by": []}, pds.InvalidInput, "order_by of 'one' needs an expression"),
+        ({"order_by": 1}, pds.InvalidType, "the order of 'one' must be SQL"),
+        ({"order_by": ["n", 1]}, pds.InvalidType, "'one'"),
+        ({"order_descending": True}, pds.InvalidInput, "needs order_by"),
+        ({"order_by": "n", "order_descending": 1}, pds.InvalidType, "order_descending of 'one'"),
+    ],
+)
+def test_orders_that_cannot_be_are_refused(
+    memory_store: pds.Store, options: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=pa.struct([("n", INT), ("list", pa.list_(INT))]))
+    with pytest.raises(error, match=reason):
+        pipeline.select("s", name="one", **options)
+    with pytest.raises(error, match=reason):
+        pipeline.producer("s", key=INT, value=pa.struct([("n", INT), ("list", pa.list_(INT))]), name="one", **options)(
+            lambda key, values: ((key, value) for value in values)
+        )
+
+
+def test_an_order_that_cannot_be_computed_names_the_stage(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=INT)
+    pipeline.select("s", key="1", order_by="10 / value", name="one")
+    with pytest.raises(pds.InvalidInput, match='stage "one".*order of the values.*10 / value'):
+        pipeline.update(s=pds.Changes([(1, 0)]))
+    assert pipeline.version == 0
+
+
+def test_a_hook_sees_earlier_values_of_the_key(memory_store: pds.Store) -> None:
+    """The order is that of what the function emitted, not of what the hook made of it."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=TEXT, value=INT)
+    hook = pds.Preserve(lambda new, earlier, state: (earlier or new * 100) + new % 2, {})
+    pipeline.producer("s", key=INT, value=INT, order_by="value", order_descending=True, preserve=hook, name="one")(
+        lambda _, values: ((1, value) for value in values)
+    )
+    pipeline.update(s=pds.Changes([("a", 2), ("b", 4)]))
+    assert pipeline["one"].read()["value"].to_pylist() == [400, 400]
+    pipeline.update(s=pds.Changes([("a", 7)]))
+    rows = pipeline["one"].read().to_pylist()
+    assert [(row["source_key"], row["value"]) for row in rows] == [("a", 401), ("b", 400)]
+
+
+def test_joins_of_rows_with_an_order(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("left", key=INT, value=INT)
+    pipeline.source("right", key=INT, value=INT)
+    for side in ("left", "right"):
+        pipeline.select(side, key="1", order_by="value", order_descending=True, name=f"by_{side}")
+    pipeline.join_rows("by_left", "by_right", name="pairs")
+    pipeline.update(left=pds.Changes([(1, 1), (2, 2)]), right=pds.Changes([(1, 10)]))
+    pipeline.update(left=pds.Changes([(1, 3)]), right=pds.Changes([(2, 5)]))
+    values = [tuple(row.values()) for row in pipeline["pairs"].read()["value"].to_pylist()]
+    assert sorted(values) == [(2, 5), (2, 10), (3, 5), (3, 10)]
+    assert pipeline.check().ok
