@@ -150,13 +150,13 @@ fn targets_with_others(
     let find = || -> Result<OtherPairs> {
         Ok(OtherPairs {
             changes: Cursor::new(changes.read().map_err(to_error)?, &pairs).map_err(to_error)?,
-            found: KeyWriter::new(shape, 1, memory_bytes),
+            with_others: KeyWriter::new(shape, 1, memory_bytes),
         })
     };
     let mut others = find()?;
     let stored = Cursor::new(content.read(Keys::Of(&few), 2)?, &pairs).map_err(to_error)?;
     others.find(stored, false).map_err(to_error)?;
-    let of_few = others.found.finish().map_err(to_error)?;
+    let of_few = others.with_others.finish().map_err(to_error)?;
 
     let mut others = find()?;
     for keys in keys_only(&many)? {
@@ -167,7 +167,7 @@ fn targets_with_others(
             others.find(stored, true).map_err(to_error)?;
         }
     }
-    let of_many = others.found.finish().map_err(to_error)?;
+    let of_many = others.with_others.finish().map_err(to_error)?;
     let streams = [keys_only(&of_few)?, keys_only(&of_many)?];
     let merge = Merge::new(streams, &shape.keys(1)?, BATCH_ROWS).map_err(to_error)?;
     distinct(Box::new(merge), shape, 1, 0, memory_bytes)
@@ -176,7 +176,7 @@ fn targets_with_others(
 /// Finds target keys that have pairs without instructions.
 struct OtherPairs {
     changes: Cursor,
-    found: KeyWriter,
+    with_others: KeyWriter,
 }
 
 impl OtherPairs {
@@ -185,7 +185,7 @@ impl OtherPairs {
         while let (Some(pair), Some(row)) = (stored.key(), stored.row()) {
             self.changes.seek(pair)?;
             if !self.changes.is_at(pair) {
-                self.found.add(row, 0)?;
+                self.with_others.add(row, 0)?;
                 if first_only {
                     break;
                 }

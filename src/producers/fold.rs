@@ -91,7 +91,6 @@ impl<'a> Folder<'a> {
         aggregation: &'a Aggregation,
         content: &'a StoredTable,
         feed: &'a TableShape,
-        ends: Option<KeyEnds<'a>>,
         memory_bytes: usize,
     ) -> Result<Self> {
         Ok(Self {
@@ -102,11 +101,16 @@ impl<'a> Folder<'a> {
             feed,
             feed_keys: feed.keys(1)?,
             keys: Picker::default(),
-            ends,
+            ends: None,
             unresolved: KeyWriter::new(feed, 1, memory_bytes),
             memory_bytes,
             spill: SpillWriter::new(&content.shape.schema, memory_bytes),
         })
+    }
+
+    /// Reads what is left open from the ends of keys from now on.
+    pub(super) fn set_ends(&mut self, ends: KeyEnds<'a>) {
+        self.ends = Some(ends);
     }
 
     /// Folds what `removed` takes from the stored groups of some keys and `added` brings. All are in the order of the key.
@@ -144,6 +148,7 @@ impl<'a> Folder<'a> {
             self.end_group((batch, row))?;
             keys.advance().map_err(to_error)?;
         }
+        self.flush().map_err(to_error)?;
         let next = KeyWriter::new(self.feed, 1, self.memory_bytes);
         let unresolved = std::mem::replace(&mut self.unresolved, next);
         unresolved.finish().map_err(to_error)
@@ -158,7 +163,7 @@ impl<'a> Folder<'a> {
             rows.take_group(&key, &mut self.groups, Sign::Added)?;
             self.end_group((&batch, row))?;
         }
-        Ok(())
+        self.flush().map_err(to_error)
     }
 
     /// Ends the group of the key in the first column of a row.
@@ -188,6 +193,7 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
+    /// Sets the rows of the ended groups aside. The batches of their keys must have the same columns.
     fn flush(&mut self) -> Result<(), ArrowError> {
         self.cancel.check().map_err(to_arrow)?;
         let (values, states) = self.groups.take().map_err(to_arrow)?;

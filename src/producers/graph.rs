@@ -164,8 +164,15 @@ impl Node {
             value: columns.value,
             descending: columns.descending,
             identity,
-            order_by: columns.order_by,
+            // A hook may have made others of the values that were ordered.
+            order_by: columns.order_by.filter(|_| !self.has_hook()),
         })
+    }
+
+    fn has_hook(&self) -> bool {
+        // A task does not run it, so has none.
+        let is_declared = |stage: &StageNode| stage.definition.contains_key("preserve");
+        matches!(self, Self::Stage(stage) if stage.preserve.is_some() || is_declared(stage))
     }
 
     fn order_by(&self) -> Option<&ValueOrder> {

@@ -10,7 +10,7 @@ use super::feeders::FeederTable;
 use super::key_rows::DeltaByKey;
 use super::layers::to_error;
 use super::lookup::StoredTable;
-use super::operators::{Aggregation, Arguments, Groups, UnresolvedEnd};
+use super::operators::{Arguments, Groups, UnresolvedEnd};
 use crate::error::Result;
 use crate::files::SortKeys;
 use crate::run::RunEnd;
@@ -29,25 +29,17 @@ pub(super) struct KeyEnds<'a> {
 }
 
 impl<'a> KeyEnds<'a> {
-    /// None if no aggregate can be read from an end.
-    pub(super) fn new(
-        feeder: &'a FeederTable<'_>,
-        aggregation: &Aggregation,
-        memory_bytes: usize,
-    ) -> Result<Option<Self>> {
-        if !aggregation.has_order() {
-            return Ok(None);
-        }
+    pub(super) fn new(feeder: &'a FeederTable<'_>, memory_bytes: usize) -> Result<Self> {
         let table = &feeder.table;
         let order = table.shape.keys(1)?;
         let delta = feeder.delta;
         let delta = delta.map(|delta| DeltaByKey::new(delta, &order, memory_bytes));
-        Ok(Some(Self {
+        Ok(Self {
             table,
             delta: delta.transpose()?,
             order,
             pairs: table.shape.keys(table.shape.wins_by)?,
-        }))
+        })
     }
 
     /// Resolves the group of the key in the first column of a row. False if it takes all of its rows.
@@ -60,9 +52,6 @@ impl<'a> KeyEnds<'a> {
         let Some(ends) = groups.unresolved_ends() else {
             return Ok(false);
         };
-        if !self.table.has_many_rows(&key)? {
-            return Ok(false);
-        }
         let encoded = self.order.convert_columns(std::slice::from_ref(&key));
         let encoded = encoded.map_err(to_error)?;
         let Some(changed) = self.changed_pairs(encoded.row(0).data())? else {
@@ -75,14 +64,14 @@ impl<'a> KeyEnds<'a> {
                 RunEnd::Last
             };
             let columns = self.table.shape.visible;
-            let mut found: Option<(Arguments, usize)> = None;
+            let mut value: Option<(Arguments, usize)> = None;
             for rows in self.table.read_key(None, &key, columns, from)? {
-                found = self.first_value(&rows.map_err(to_error)?, end, &changed, groups)?;
-                if found.is_some() {
+                value = self.first_value(&rows.map_err(to_error)?, end, &changed, groups)?;
+                if value.is_some() {
                     break;
                 }
             }
-            groups.resolve(end, found.as_ref().map(|(values, row)| (values, *row)));
+            groups.resolve(end, value.as_ref().map(|(values, row)| (values, *row)));
         }
         Ok(true)
     }

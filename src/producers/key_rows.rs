@@ -28,7 +28,8 @@ pub(super) struct SplitKeys {
 }
 
 impl StoredTable {
-    /// Tells keys with few stored rows from those with many. They are the first column of the order.
+    /// Tells keys with few stored rows from those with many. They are the first column of the order. Keys that are alike
+    /// where key indexes cut them are looked up together, since each alone would read the rows of all.
     pub(super) fn split_keys(&self, keys: &Spill, memory_bytes: usize) -> Result<SplitKeys> {
         let split = || -> Result<SplitKeys, ArrowError> {
             let mut few = KeyWriter::new(&self.shape, 1, memory_bytes);
@@ -70,14 +71,6 @@ impl StoredTable {
             }
         }
         Ok(sums)
-    }
-
-    /// Whether a key has many stored rows.
-    pub(super) fn has_many_rows(&self, key: &ArrayRef) -> Result<bool> {
-        Ok(self
-            .count_blocks(key)?
-            .iter()
-            .any(|blocks| *blocks > MAX_BLOCKS))
     }
 
     /// The newest rows of one key from an end on, with the first `columns` columns, and from the start with those of

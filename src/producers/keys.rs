@@ -23,7 +23,9 @@ pub(super) fn check_key_type(data_type: &DataType, owner: &str) -> Result<()> {
         T::Struct(fields) => fields
             .iter()
             .try_for_each(|field| check_key_type(field.data_type(), owner)),
-        T::Null | T::Interval(_) | T::Dictionary(..) => Err(refused(data_type, owner)),
+        T::Null | T::Interval(_) | T::Dictionary(..) | T::RunEndEncoded(..) => {
+            Err(refused(data_type, owner))
+        }
         other if other.is_nested() => Err(refused(data_type, owner)),
         _ => Ok(()),
     }

@@ -360,30 +360,41 @@ fn fold(
         merge_batches(feeds.collect::<Result<_>>()?, &order)
     };
     let content = &tables.content;
-    let ends = match feeders {
-        [feeder] => KeyEnds::new(feeder, aggregation, spill_bytes)?,
-        _ => None,
+    let columns = content.shape.schema.fields().len();
+    let mut folder = Folder::new(stage, aggregation, content, &order, spill_bytes)?;
+    let Keys::Of(changed) = keys else {
+        folder.fold_rows(all_rows(keys)?)?;
+        return folder.finish();
     };
-    let mut folder = Folder::new(stage, aggregation, content, &order, ends, spill_bytes)?;
-    if let Keys::Of(changed) = keys {
+    let fold_changes = |folder: &mut Folder<'_>, keys: &Spill| {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
         for feeder in feeders {
             let (before, after) = feeder.feed_changes(spill_bytes)?;
             removed.push(before);
             added.push(after);
         }
-        let columns = content.shape.schema.fields().len();
-        let unresolved = folder.fold_changes(
-            keys_only(changed)?,
-            content.read(keys, columns)?,
+        let stored = content.read(Keys::Of(keys), columns)?;
+        let (removed, added) = (
             merge_batches(removed, &order)?,
             merge_batches(added, &order)?,
-        )?;
-        if unresolved.rows() > 0 {
+        );
+        folder.fold_changes(keys_only(keys)?, stored, removed, added)
+    };
+    let mut unresolved = fold_changes(&mut folder, changed)?;
+    if let [feeder] = feeders
+        && unresolved.rows() > 0
+        && aggregation.has_order()
+    {
+        let split = feeder.table.split_keys(&unresolved, spill_bytes)?;
+        unresolved = split.few;
+        if split.many.rows() > 0 {
             folder.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
+            folder.set_ends(KeyEnds::new(feeder, spill_bytes)?);
+            unresolved = fold_changes(&mut folder, &split.many)?;
         }
-    } else {
-        folder.fold_rows(all_rows(keys)?)?;
+    }
+    if unresolved.rows() > 0 {
+        folder.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
     }
     folder.finish()
 }

@@ -120,7 +120,7 @@ class Declarations:
                 columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
                 key), `key` and `value`.
             order_by: SQL over the emitted `key` and `value` and the fields of the value, as in `select`: one expression or
-                a list. Stages behind it get the values of a key in this order, those alike by their source keys, the
+                a list, no structs. Stages behind it get the values of a key in this order, those alike by their source keys, the
                 least first. Nulls are last, and one not-a-number is the greatest float. `first`, and `min` and `max` of
                 `aggregate` by the same expression, then read a few rows of a key that has many. With `preserve` it is
                 the order of what the function emitted. Defaults to the order of the source keys.
@@ -235,8 +235,11 @@ class Declarations:
         | `sum` | the exact sum, rounded once, as `math.fsum` | int64, uint64, float64, or decimal of 38 or 76 digits |
         | `mean` | the sum divided by the number of values | float64 |
         | `min`, `max` | the least or greatest value; not-a-number is the greatest float | that of the column |
+        | `variance`, `stddev` | of a sample: with the number of values less one; null of one value | float64 |
+        | `var_pop`, `stddev_pop` | of all there is: with the number of values | float64 |
 
-        Nulls do not count; of no values, all but `count` are null. If the least or the greatest value leaves a key, its
+        Nulls do not count; of no values, all but `count` are null. The last four take values as doubles, and round once
+        before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the least or the greatest value leaves a key, its
         other rows are read.
 
         Args:
@@ -273,7 +276,8 @@ class Declarations:
         field with the name of its feeder. A semi or anti join has the values of the left side.
 
         The source key of a row says of which rows it is: a struct of `left` and `right`, the source keys of these in
-        their stages (of a source, the key), and `side`: 0 for both, 1 for the left one alone, 2 for the right one.
+        their stages (of a source, the key; where a feeder has `order_by`, a struct of the order and the source key), and
+        `side`: 0 for both, 1 for the left one alone, 2 for the right one.
 
         Args:
             left: A source or stage, or its name.

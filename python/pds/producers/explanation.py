@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pds.producers.attached import AttachedTable
-    from pds.producers.graph import Node
+    from pds.producers.graph import Node, Order
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,18 @@ class Explanation:
 
 def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dict[str, dict[str, Any]]) -> Explanation:
     """Explain the declared sources and stages; `stored` are the nodes of the manifest by name."""
-    return Explanation(_explain(node, tables.get(node.name), stored.get(node.name, {})) for node in nodes)
+    declared = list(nodes)
+    orders = {node.name: node.order_by for node in declared}
+    return Explanation(
+        _explain(node, tables.get(node.name), stored.get(node.name, {}), [orders[name] for name in node.feeders or ()])
+        for node in declared
+    )
 
 
-def _explain(node: Node, table: AttachedTable | None, stored: dict[str, Any]) -> StageExplanation:
-    kind, cost, reads = _describe(node, table)
+def _explain(
+    node: Node, table: AttachedTable | None, stored: dict[str, Any], orders: list[Order | None]
+) -> StageExplanation:
+    kind, cost, reads = _describe(node, table, orders[0] if len(orders) == 1 else None)
     runs = [*stored.get("content", ()), *stored.get("mappings", ())]
     update = stored.get("update")
     return StageExplanation(
@@ -80,8 +87,8 @@ def _explain(node: Node, table: AttachedTable | None, stored: dict[str, Any]) ->
     )
 
 
-def _describe(node: Node, table: AttachedTable | None) -> tuple[str, str, str]:
-    """The kind, the cost and what is read."""
+def _describe(node: Node, table: AttachedTable | None, order: Order | None) -> tuple[str, str, str]:
+    """The kind, the cost and what is read; `order` is that of the values of its only feeder."""
     if table is not None:
         return "table", "group", f"the changes of {table.path!r}, and its rows of the key{table.describe_lookup()}"
     if node.feeders is None:
@@ -95,8 +102,20 @@ def _describe(node: Node, table: AttachedTable | None) -> tuple[str, str, str]:
     (kind,) = operator
     if kind == "join":
         return "join", "changes", "the rows that changed, and those of the other side"
+    if kind == "first":
+        by = [(one["expression"], one["descending"]) for one in operator["first"]["by"]]
+        if order is not None and by == [(text, order[1]) for text in order[0][: len(by)]]:
+            return kind, "changes", "the first rows of the key"
     if kind != "aggregate":
         return kind, "group", "all rows of the key"
-    extremes = [a["name"] for a in operator["aggregate"] if a["function"] in ("min", "max")]
-    others = f"; all rows of the key if the value leaves that is {' or '.join(extremes)}" if extremes else ""
-    return "aggregate", "changes", f"the rows that changed{others}"
+    ordered = None if order is None else order[0][0].strip('"')
+    reads = ["the rows that changed"]
+    for is_ordered, what in ((True, "rows at the end"), (False, "all rows")):
+        extremes = [
+            one["name"]
+            for one in operator["aggregate"]
+            if one["function"] in ("min", "max") and (one["column"] == ordered) == is_ordered
+        ]
+        if extremes:
+            reads.append(f"{what} of the key if the value leaves that is {' or '.join(extremes)}")
+    return "aggregate", "changes", "; ".join(reads)

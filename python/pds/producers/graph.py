@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pds.producers.engine import BoundEngine
 
 
+Order = tuple[list[str], bool]
+"""The expressions by which the values of a key are in order, and whether the greatest is first."""
+
+
 class Node(NamedTuple):
     """A source, or a stage with its function."""
 
@@ -28,8 +32,8 @@ class Node(NamedTuple):
     preserve: Callable[[pa.RecordBatchReader, str | None], Any] | None = None
     operator: str | None = None
     """An operator as JSON, in place of the function."""
-    order_by: tuple[list[str], bool] | None = None
-    """The expressions by which the values of a key are in order, and whether the greatest is first."""
+    order_by: Order | None = None
+    """The order of the values of a key."""
 
 
 Consumed = tuple[str, int, str, list[int]]

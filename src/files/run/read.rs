@@ -117,8 +117,8 @@ impl RunReader {
         ))
     }
 
-    /// The number of blocks of the key indexes that each of some keys can be in. Keys may have the first columns of the
-    /// run's key only.
+    /// The number of blocks of the key indexes that each of some keys can be in, 0 for those that the indexes do not tell
+    /// apart. Keys are in order, and may have the first columns of the run's key only.
     pub(crate) async fn count_blocks(&self, keys: &[ArrayRef]) -> Result<Vec<usize>> {
         let selection = KeySelection::Keys(keys.to_vec());
         let reading = Arc::new(self.plan(&selection, &[], 0)?);
@@ -133,8 +133,13 @@ impl RunReader {
         let mut opened = stream::iter(opened).buffered(Pace::Full.ahead()).boxed();
         while let Some((part, index)) = opened.try_next().await? {
             let blocks = index.blocks(&reading.cut, part.file.rows())?;
-            for (key, count) in cut_keys.iter().zip(&mut counts) {
-                *count += blocks.count(key.as_ref());
+            for (at, count) in counts.iter_mut().enumerate() {
+                let key = cut_keys.row(at);
+                let is_other = |other: usize| cut_keys.row(other) != key;
+                let is_first = at == 0 || is_other(at - 1);
+                if is_first && (at + 1 == cut_keys.num_rows() || is_other(at + 1)) {
+                    *count += blocks.count(key.as_ref());
+                }
             }
         }
         Ok(counts)

@@ -24,7 +24,7 @@ pub(in super::super) enum Sign {
 }
 
 impl Sign {
-    fn factor(self) -> i64 {
+    pub(super) fn factor(self) -> i64 {
         match self {
             Self::Added => 1,
             Self::Removed => -1,
@@ -75,7 +75,7 @@ pub(super) fn valid_rows(values: &dyn Array, rows: Range<usize>) -> impl Iterato
     rows.filter(move |row| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(*row)))
 }
 
-fn count_valid(values: &dyn Array, rows: &Range<usize>) -> i64 {
+pub(super) fn count_valid(values: &dyn Array, rows: &Range<usize>) -> i64 {
     if *values.data_type() == DataType::Null {
         return 0;
     }
@@ -92,7 +92,7 @@ pub(super) fn take_count(state: &mut &[u8]) -> Result<i64> {
 }
 
 /// A count that cannot be negative if what is taken out was there.
-fn put_count(state: &mut Vec<u8>, count: i64) -> Result<()> {
+pub(super) fn put_count(state: &mut Vec<u8>, count: i64) -> Result<()> {
     let Ok(count) = u128::try_from(count) else {
         let message = "internal error: more rows were taken out of a group than it had";
         return Err(Error::other(message));

@@ -25,6 +25,7 @@ use super::expressions::Columns;
 use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
 use super::value_order::ValueOrder;
+use super::variance::{Spread, Variance};
 use crate::error::{Error, Result};
 
 /// A function of the values of a group. Values that are null do not count.
@@ -41,6 +42,28 @@ pub enum AggregateFunction {
     Min,
     /// The greatest value.
     Max,
+    /// The variance of a sample: the sum of the squared distances from the mean, divided by the number of values less one.
+    /// Null for less than two values.
+    Variance,
+    /// The root of the variance of a sample.
+    Stddev,
+    /// The variance of all there is: divided by the number of values. Null if there is none.
+    VarPop,
+    /// The root of the variance of all there is.
+    StddevPop,
+}
+
+impl AggregateFunction {
+    fn spread(self) -> Option<Spread> {
+        let (of_sample, is_root) = match self {
+            Self::Variance => (true, false),
+            Self::Stddev => (true, true),
+            Self::VarPop => (false, false),
+            Self::StddevPop => (false, true),
+            _ => return None,
+        };
+        Some(Spread { of_sample, is_root })
+    }
 }
 
 /// An aggregate and the name of its result.
@@ -152,6 +175,9 @@ impl Aggregation {
                 }
                 (AggregateFunction::Min, Some(t)) => Box::new(Extreme::new(t, false)),
                 (AggregateFunction::Max, Some(t)) => Box::new(Extreme::new(t, true)),
+                (function, Some(_)) => {
+                    Box::new(Variance::new(function.spread().ok_or_else(failed)?))
+                }
                 (_, None) => return Err(failed()),
             })
         });
@@ -175,7 +201,10 @@ fn column_of_order(
         return Ok(None);
     };
     let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
-    let column = planned.column().filter(|column| *column != "key");
+    // The expressions do not see fields of these names.
+    let is_struct = matches!(value.data_type(), DataType::Struct(_));
+    let column = planned.column();
+    let column = column.filter(|name| *name != "key" && !(is_struct && *name == "value"));
     Ok(column.map(|column| (column.to_owned(), order.descending)))
 }
 
@@ -211,7 +240,13 @@ fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType
                 .map_err(|e| refused(aggregate, &format!("{plain} has no order")).with_source(e))?;
             Ok(Some(plain))
         }
-        AggregateFunction::Sum | AggregateFunction::Mean => match plain {
+        _ if aggregate.function.spread().is_some() => {
+            if plain.is_numeric() {
+                return Ok(Some(T::Float64));
+            }
+            Err(refused(aggregate, &format!("{plain} is no number")))
+        }
+        _ => match plain {
             T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::UInt8 | T::UInt16 | T::UInt32 => {
                 Ok(Some(T::Int64))
             }
@@ -233,9 +268,10 @@ fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType
 fn result_type(aggregate: &Aggregate, argument: Option<&DataType>) -> Result<DataType> {
     Ok(match (aggregate.function, argument) {
         (AggregateFunction::Count, _) => DataType::Int64,
-        (AggregateFunction::Mean, _) => DataType::Float64,
         (AggregateFunction::Sum, Some(argument)) => sum_type(argument),
         (AggregateFunction::Min | AggregateFunction::Max, Some(argument)) => argument.clone(),
+        // Means, and what says how far values are apart.
+        (_, Some(_)) => DataType::Float64,
         (_, None) => return Err(refused(aggregate, "it needs a column")),
     })
 }

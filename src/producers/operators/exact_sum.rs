@@ -4,6 +4,8 @@
 //! positive double: every finite double is a whole number of those. Infinities and not-a-numbers are counted beside it.
 //! [`ExactSum::round`] is the double nearest to the sum, ties to even, as `math.fsum` of Python has it.
 
+use num_bigint::BigUint;
+
 use crate::error::{Result, corrupted_error};
 
 /// The digits: 2,098 bits of a double, and room for the sum of 2^64 of them.
@@ -12,7 +14,7 @@ const LIMBS: usize = 68;
 const MAX_PENDING: u32 = 1 << 30;
 const BASE: i64 = 1 << 32;
 /// The exponent of the lowest bit.
-const MIN_EXPONENT: i64 = -1074;
+pub(super) const MIN_EXPONENT: i64 = -1074;
 const MANTISSA_BITS: u32 = 52;
 
 /// The exact sum of doubles.
@@ -146,6 +148,17 @@ impl ExactSum {
         (is_negative, first, digits.collect())
     }
 
+    /// Whether all values are finite.
+    pub(super) fn is_finite(&self) -> bool {
+        self.positive_infinities == 0 && self.negative_infinities == 0 && self.nans == 0
+    }
+
+    /// The absolute value of the sum of the finite values, in units of 2^-1074.
+    pub(super) fn absolute(&mut self) -> BigUint {
+        let (_, first, digits) = self.magnitude();
+        BigUint::new(digits) << (32 * first)
+    }
+
     /// The double nearest to the sum; an infinity or not-a-number if a value is one, or if it is too large.
     pub(super) fn round(&mut self) -> f64 {
         let has_both = self.positive_infinities != 0 && self.negative_infinities != 0;
@@ -252,7 +265,7 @@ fn round_digits(first: usize, digits: &[u32]) -> f64 {
 }
 
 /// A whole number of at most 2^53, times a power of two of which the result is exact, or infinite.
-fn scale(mut value: f64, mut exponent: i64) -> f64 {
+pub(super) fn scale(mut value: f64, mut exponent: i64) -> f64 {
     while exponent > 0 && value.is_finite() {
         let step = exponent.min(1000);
         value *= power_of_two(step);

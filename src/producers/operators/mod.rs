@@ -11,6 +11,7 @@ mod join;
 mod ordered;
 mod select;
 mod value_order;
+mod variance;
 
 use std::sync::Arc;
 

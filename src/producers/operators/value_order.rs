@@ -55,6 +55,11 @@ impl PlannedOrder {
         for (number, text) in order.by.iter().enumerate() {
             let planned = columns.plan("the order of the values", "order", text)?;
             let data_type = planned.field.data_type();
+            if matches!(data_type, DataType::Struct(_)) {
+                let label = &planned.label;
+                let message = format!("{label} is a struct; order by its fields instead");
+                return Err(Error::invalid(message));
+            }
             check_key_type(data_type, text).map_err(|e| {
                 Error::invalid(format!("{} has no order", planned.label)).with_source(e)
             })?;

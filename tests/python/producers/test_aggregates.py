@@ -37,10 +37,11 @@ VALUE = pa.struct(
         ("e", pa.dictionary(pa.int8(), pa.string())),
     ]
 )
+SPREADS = ("variance", "stddev", "var_pop", "stddev_pop")
 AGGREGATES = {"n": "count"} | {
     f"{function}_{column}": (column, function)
     for column in VALUE.names
-    for function in ("count", "sum", "mean", "min", "max")
+    for function in ("count", "sum", "mean", "min", "max", *SPREADS)
     if function in ("count", "min", "max") or column in "iufgdw"
 }
 
@@ -122,6 +123,8 @@ def _aggregate(values: list[Any]) -> dict[str, Any]:
             results[name] = len(present)
         elif not present:
             results[name] = None
+        elif function in SPREADS:
+            results[name] = _spread([float(x) for x in present], function)
         elif function in ("min", "max"):
             floats = isinstance(present[0], float)
             nans = [x for x in present if floats and math.isnan(x)]
@@ -144,6 +147,20 @@ def _sum(values: list[Any], count: int | None) -> Any:
             exact = sum(values)
         return exact if count is None else float(exact) / count
     return sum(values) if count is None else float(sum(values)) / count
+
+
+def _spread(values: list[float], function: str) -> float | None:
+    degrees = len(values) - (function in ("variance", "stddev"))
+    if degrees == 0:
+        return None
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    if any(math.isinf(x * x) for x in values):
+        return math.inf
+    exact = [fractions.Fraction(x) for x in values]
+    distances = len(exact) * sum(x * x for x in exact) - sum(exact) ** 2
+    variance = float(distances / (len(exact) * degrees))
+    return math.sqrt(variance) if function.startswith("stddev") else variance
 
 
 def _exact(values: list[float]) -> float:
@@ -177,10 +194,17 @@ def _comparable(data_type: pa.DataType) -> pa.DataType:
 
 
 def assert_same(found: dict[str | None, dict[str, Any]], wanted: dict[str | None, dict[str, Any]]) -> None:
-    for groups in (found, wanted):
+    spreads: list[list[Any]] = []
+    for groups in (found, {key: wanted[key] for key in found if key in wanted}, wanted):
+        spreads.append(
+            [group.pop(name) for group in groups.values() for name in list(group) if name.startswith(SPREADS)]
+        )
         for group in groups.values():
             group.update({name: plain(value) for name, value in group.items()})
     assert found == wanted
+    for value, other in zip(*spreads[:2], strict=True):
+        assert (value is None) == (other is None)
+        assert value is None or value == pytest.approx(other, rel=1e-14, abs=0.0, nan_ok=True)
 
 
 @pytest.mark.parametrize("seed", range(12))

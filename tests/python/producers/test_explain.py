@@ -32,6 +32,10 @@ def declare(store: pds.Store) -> pds.Pipeline:
     pipeline.aggregate(
         "select", aggregates={"n": "count", "low": ("value", "min"), "high": ("value", "max")}, name="extremes"
     )
+    pipeline.select("pushed", order_by='"value"', name="ordered")
+    pipeline.first("ordered", by='"value"', name="first")
+    pipeline.first("ordered", by="value", descending=True, name="last")
+    pipeline.aggregate("ordered", aggregates={"low": ("value", "min")}, name="ends")
     return pipeline
 
 
@@ -48,6 +52,10 @@ def test_before_and_after_the_first_update(memory_store: pds.Store) -> None:
         "select": ("select", "group"),
         "counts": ("aggregate", "changes"),
         "extremes": ("aggregate", "changes"),
+        "ordered": ("select", "group"),
+        "first": ("first", "changes"),
+        "last": ("first", "group"),
+        "ends": ("aggregate", "changes"),
     }
     assert {(stage.rows, stage.runs, stage.bytes) for stage in stages.values()} == {(0, 0, 0)}
     assert stages["batches"].feeders == ("by_sorted", "by_unsorted")
@@ -55,7 +63,8 @@ def test_before_and_after_the_first_update(memory_store: pds.Store) -> None:
     assert "reads id of all files" in stages["by_unsorted"].reads
     assert "preserve" in stages["rows"].reads
     assert stages["counts"].reads == "the rows that changed"
-    assert "low or high" in stages["extremes"].reads
+    assert "all rows of the key if the value leaves that is low or high" in stages["extremes"].reads
+    assert "rows at the end of the key if the value leaves that is low" in stages["ends"].reads
 
 
 def test_what_is_stored(memory_store: pds.Store) -> None:

@@ -91,6 +91,32 @@ def test_rows_of_many_keys_with_many_rows(memory_store: pds.Store) -> None:
         compare(memory_store, pipeline, model)
 
 
+@pytest.mark.parametrize("prefix", ["", "u" * 64, "é" * 70])
+def test_keys_that_are_alike_in_key_indexes(memory_store: pds.Store, prefix: str) -> None:
+    """Indexes have the first 64 characters of a key, so they say of each such key that it is in all blocks."""
+    rng = random.Random(len(prefix))
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline._page_rows, pipeline._file_rows = 2, 64
+    pipeline.source("s", key=INT, value=pa.struct([("k", pa.string()), ("n", INT)]))
+    pipeline.select("s", key="value.k", value="value.n", order_by="value", name="groups")
+    pipeline.first("groups", by="value", rows=2, name="first")
+    pipeline.aggregate("groups", aggregates={"low": ("value", "min"), "high": ("value", "max")}, name="ends")
+    rows: dict[int, tuple[str, int]] = {}
+    for changed, gone in ((300, 0), (20, 20), (0, 200), (1, 0), (200, 50)):
+        new = {rng.randrange(400): (prefix + rng.choice("aab"), rng.randrange(1000)) for _ in range(changed)}
+        deletes = [key for key in rng.sample(sorted(rows), min(gone, len(rows))) if key not in new]
+        pipeline.update(s=pds.Changes([(key, {"k": k, "n": n}) for key, (k, n) in new.items()], deletes))
+        rows = {key: row for key, row in {**rows, **new}.items() if key not in deletes}
+        groups: dict[str, list[int]] = {}
+        for k, n in sorted(rows.values()):
+            groups.setdefault(k, []).append(n)
+        ends = {row["target_key"]: row["value"] for row in pipeline["ends"].read().to_pylist()}
+        assert ends == {k: {"low": numbers[0], "high": numbers[-1]} for k, numbers in groups.items()}
+        first = [(row["target_key"], row["value"]) for row in pipeline["first"].read().to_pylist()]
+        assert first == [(k, n) for k, numbers in groups.items() for n in numbers[:2]]
+    assert pipeline.check().ok
+
+
 def _by_size(_: int, values: Iterable[int]) -> Iterable[tuple[int, int]]:
     """Every second key has many rows."""
     for value in values:

@@ -162,6 +162,7 @@ def test_another_order_is_another_definition(memory_store: pds.Store) -> None:
     ("options", "error", "reason"),
     [
         ({"order_by": "list"}, pds.InvalidInput, "has no order"),
+        ({"order_by": "value"}, pds.InvalidInput, "is a struct; order by its fields"),
         ({"order_by": "nothing"}, pds.InvalidInput, "nothing"),
         ({"order_by": "random()"}, pds.InvalidInput, "not deterministic"),
         ({"order_by": []}, pds.InvalidInput, "order_by of 'one' needs an expression"),
@@ -206,6 +207,40 @@ def test_a_hook_sees_earlier_values_of_the_key(memory_store: pds.Store) -> None:
     pipeline.update(s=pds.Changes([("a", 7)]))
     rows = pipeline["one"].read().to_pylist()
     assert [(row["source_key"], row["value"]) for row in rows] == [("a", 401), ("b", 400)]
+
+
+def test_values_of_a_hook_have_no_order(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline._page_rows, pipeline._file_rows = 2, 64
+    pipeline.source("s", key=INT, value=INT)
+    hook = pds.Preserve(lambda new, _earlier, _state: -new, {})
+    pipeline.producer("s", key=INT, value=INT, order_by="value", preserve=hook, name="one")(
+        lambda _, values: ((1, value) for value in values)
+    )
+    pipeline.first("one", by="value", rows=2, name="first")
+    pipeline.aggregate("one", aggregates={"low": ("value", "min"), "high": ("value", "max")}, name="ends")
+    pipeline.update(s=pds.Changes([(n, n) for n in range(200)]))
+    pipeline.update(s=pds.Changes(deletes=[0, 199]))
+    assert pipeline["first"].read()["value"].to_pylist() == [-198, -197]
+    assert pipeline["ends"].read()["value"].to_pylist() == [{"low": -198, "high": -1}]
+
+
+def test_fields_that_expressions_do_not_see(memory_store: pds.Store) -> None:
+    """A field named `value` or `key`, of which the least value leaves, beside an order by the key."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline._page_rows, pipeline._file_rows = 2, 64
+    pipeline.source("s", key=INT, value=pa.struct([("key", INT), ("value", INT)]))
+    aggregates = {f"{function}_{name}": (name, function) for function in ("min", "max") for name in ("key", "value")}
+    for name, order in (("by_key", "key"), ("by_field", "value.value")):
+        pipeline.select("s", key="1", order_by=order, name=name)
+        pipeline.aggregate(name, aggregates=aggregates, name=f"ends_{name}")
+    with pytest.raises(pds.InvalidInput, match='"value" is a struct; order by its fields'):
+        pipeline.select("s", key="1", order_by="value", name="by_value")
+    pipeline.update(s=pds.Changes([(n, {"key": -n, "value": n}) for n in range(200)]))
+    pipeline.update(s=pds.Changes(deletes=[0, 199]))
+    for name in ("by_key", "by_field"):
+        (ends,) = pipeline[f"ends_{name}"].read()["value"].to_pylist()
+        assert ends == {"min_key": -198, "max_key": -1, "min_value": 1, "max_value": 198}
 
 
 def test_joins_of_rows_with_an_order(memory_store: pds.Store) -> None:
