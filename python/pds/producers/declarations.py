@@ -119,11 +119,11 @@ class Declarations:
             batch: Whether the function takes and returns record batches: `produce(batch)` gets whole groups, with the
                 columns `key` and `value`, and returns `source_row` (the row of the input whose key is the source
                 key), `key` and `value`.
-            order_by: SQL over the emitted `key` and `value` and the fields of the value, as in `select`: one expression or
-                a list, no structs. Stages behind it get the values of a key in this order, those alike by their source keys, the
-                least first. Nulls are last, and one not-a-number is the greatest float. `first`, and `min` and `max` of
-                `aggregate` by the same expression, then read a few rows of a key that has many. With `preserve` it is
-                the order of what the function emitted. Defaults to the order of the source keys.
+            order_by: SQL over the emitted `key` and `value` and the fields of the value, as in `select`: one expression
+                or a list, no structs. Stages behind it get the values of a key in this order, those alike by their
+                source keys, the least first. Nulls are last, and one not-a-number is the greatest float. `first`, and
+                `min` and `max` of `aggregate` by the same expression, then read a few rows of a key that has many. With
+                `preserve` it is the order of what the function emitted. Defaults to the order of the source keys.
             order_descending: Whether the greatest comes first, of those alike that with the greatest source key.
             skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
             preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
@@ -144,7 +144,7 @@ class Declarations:
 
         return declare
 
-    def join(
+    def join(  # noqa: PLR0913 a declaration
         self,
         *feeders: Declared | str,
         key: pa.DataType | pa.Field[Any],
@@ -172,7 +172,7 @@ class Declarations:
 
         return declare
 
-    def select(
+    def select(  # noqa: PLR0913 a declaration
         self,
         *feeders: Declared | str,
         key: str | None = None,
@@ -239,8 +239,8 @@ class Declarations:
         | `var_pop`, `stddev_pop` | of all there is: with the number of values | float64 |
 
         Nulls do not count; of no values, all but `count` are null. The last four take values as doubles, and round once
-        before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the least or the greatest value leaves a key, its
-        other rows are read.
+        before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the least or
+        the greatest value leaves a key, its other rows are read, unless the feeder has them in that order (`order_by`).
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names.
@@ -276,8 +276,8 @@ class Declarations:
         field with the name of its feeder. A semi or anti join has the values of the left side.
 
         The source key of a row says of which rows it is: a struct of `left` and `right`, the source keys of these in
-        their stages (of a source, the key; where a feeder has `order_by`, a struct of the order and the source key), and
-        `side`: 0 for both, 1 for the left one alone, 2 for the right one.
+        their stages (of a source, the key; where a feeder has `order_by`, a struct of the order and the source key),
+        and `side`: 0 for both, 1 for the left one alone, 2 for the right one.
 
         Args:
             left: A source or stage, or its name.
@@ -374,7 +374,7 @@ class Declarations:
         operator = json.dumps({"flatten": fields})
         return self._declare_operator(stage, feeders, operator, descending=False, skip_unchanged=skip_unchanged)
 
-    def _declare_operator(  # noqa: PLR0913 a declaration
+    def _declare_operator(
         self,
         name: str,
         feeders: Sequence[object],
@@ -388,7 +388,7 @@ class Declarations:
         node = Node(name, names, False, pa.schema([]), descending, skip_unchanged, {}, None, None, operator, order)  # noqa: FBT003
         return self._declare(node)
 
-    def _declare_stage(  # noqa: PLR0913 a declaration
+    def _declare_stage(
         self,
         call: StageCall,
         feeders: Sequence[object],

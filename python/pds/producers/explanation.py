@@ -62,7 +62,7 @@ class Explanation:
 def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dict[str, dict[str, Any]]) -> Explanation:
     """Explain the declared sources and stages; `stored` are the nodes of the manifest by name."""
     declared = list(nodes)
-    orders = {node.name: node.order_by for node in declared}
+    orders = {node.name: node.order_by if node.preserve is None else None for node in declared}
     return Explanation(
         _explain(node, tables.get(node.name), stored.get(node.name, {}), [orders[name] for name in node.feeders or ()])
         for node in declared
@@ -100,22 +100,27 @@ def _describe(node: Node, table: AttachedTable | None, order: Order | None) -> t
         return kind, "group", f"all rows of the key{hook}"
     operator = json.loads(node.operator)
     (kind,) = operator
+    return kind, *_describe_operator(kind, operator[kind], order)
+
+
+def _describe_operator(kind: str, operator: Any, order: Order | None) -> tuple[str, str]:  # noqa: ANN401 JSON
+    """The cost and what is read."""
     if kind == "join":
-        return "join", "changes", "the rows that changed, and those of the other side"
+        return "changes", "the rows that changed, and those of the other side"
     if kind == "first":
-        by = [(one["expression"], one["descending"]) for one in operator["first"]["by"]]
+        by = [(one["expression"], one["descending"]) for one in operator["by"]]
         if order is not None and by == [(text, order[1]) for text in order[0][: len(by)]]:
-            return kind, "changes", "the first rows of the key"
+            return "changes", "the first rows of the key"
     if kind != "aggregate":
-        return kind, "group", "all rows of the key"
+        return "group", "all rows of the key"
     ordered = None if order is None else order[0][0].strip('"')
     reads = ["the rows that changed"]
     for is_ordered, what in ((True, "rows at the end"), (False, "all rows")):
         extremes = [
             one["name"]
-            for one in operator["aggregate"]
+            for one in operator
             if one["function"] in ("min", "max") and (one["column"] == ordered) == is_ordered
         ]
         if extremes:
             reads.append(f"{what} of the key if the value leaves that is {' or '.join(extremes)}")
-    return "aggregate", "changes", "; ".join(reads)
+    return "changes", "; ".join(reads)

@@ -21,10 +21,8 @@ use super::accumulators::{
     Accumulator, Argument, Count, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
 };
 use super::exact_sum::{put_unsigned, state_error};
-use super::expressions::Columns;
 use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
-use super::value_order::ValueOrder;
 use super::variance::{Spread, Variance};
 use crate::error::{Error, Result};
 
@@ -141,7 +139,12 @@ impl Aggregation {
             planned,
             results: results.into(),
             ordered: match feeders {
-                [only] => column_of_order(only.order_by.as_ref(), key, value)?,
+                [
+                    FeederColumns {
+                        order_by: Some(order),
+                        ..
+                    },
+                ] => order.first_column(key, value)?,
                 _ => None,
             },
         })
@@ -189,23 +192,6 @@ impl Aggregation {
             state: Vec::new(),
         })
     }
-}
-
-/// The column that is the order of values, and whether the greatest comes first.
-fn column_of_order(
-    order: Option<&ValueOrder>,
-    key: &Field,
-    value: &Field,
-) -> Result<Option<(String, bool)>> {
-    let Some((order, first)) = order.and_then(|order| Some((order, order.by.first()?))) else {
-        return Ok(None);
-    };
-    let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
-    // The expressions do not see fields of these names.
-    let is_struct = matches!(value.data_type(), DataType::Struct(_));
-    let column = planned.column();
-    let column = column.filter(|name| *name != "key" && !(is_struct && *name == "value"));
-    Ok(column.map(|column| (column.to_owned(), order.descending)))
 }
 
 /// The type in which an aggregate computes with its column.

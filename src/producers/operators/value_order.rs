@@ -28,6 +28,25 @@ pub struct ValueOrder {
     pub descending: bool,
 }
 
+impl ValueOrder {
+    /// The column of the key and value that it is by first, as aggregates name it, and whether the greatest comes first.
+    pub(super) fn first_column(
+        &self,
+        key: &Field,
+        value: &Field,
+    ) -> Result<Option<(String, bool)>> {
+        let Some(first) = self.by.first() else {
+            return Ok(None);
+        };
+        let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
+        // The expressions do not see fields of these names.
+        let is_struct = matches!(value.data_type(), DataType::Struct(_));
+        let is_hidden = |name: &str| name == "key" || (is_struct && name == "value");
+        let column = planned.column().filter(|name| !is_hidden(name));
+        Ok(column.map(|column| (column.to_owned(), self.descending)))
+    }
+}
+
 /// An order, planned for the rows of a stage.
 #[derive(Debug)]
 pub struct PlannedOrder {

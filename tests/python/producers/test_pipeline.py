@@ -72,7 +72,7 @@ KEYS = {
 ORDERS = [
     ("value", lambda value: value),
     ("(value + 1) % 3", lambda value: (value + 1) % 3),
-    ("nullif(value, 3) / 2", lambda value: None if value == 3 else int(value / 2)),  # noqa: PLR2004 as the text has it
+    ("nullif(value, 3) / 2", lambda value: None if value == 3 else int(value / 2)),
 ]
 
 

@@ -189,7 +189,7 @@ def test_an_order_that_cannot_be_computed_names_the_stage(memory_store: pds.Stor
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=INT, value=INT)
     pipeline.select("s", key="1", order_by="10 / value", name="one")
-    with pytest.raises(pds.InvalidInput, match='stage "one".*order of the values.*10 / value'):
+    with pytest.raises(pds.InvalidInput, match=r'stage "one".*order of the values.*10 / value'):
         pipeline.update(s=pds.Changes([(1, 0)]))
     assert pipeline.version == 0
 
@@ -198,7 +198,7 @@ def test_a_hook_sees_earlier_values_of_the_key(memory_store: pds.Store) -> None:
     """The order is that of what the function emitted, not of what the hook made of it."""
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=TEXT, value=INT)
-    hook = pds.Preserve(lambda new, earlier, state: (earlier or new * 100) + new % 2, {})
+    hook = pds.Preserve(lambda new, earlier, _state: (earlier or new * 100) + new % 2, {})
     pipeline.producer("s", key=INT, value=INT, order_by="value", order_descending=True, preserve=hook, name="one")(
         lambda _, values: ((1, value) for value in values)
     )
