@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names;
-use super::operators::ValueOrder;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::run::SortedRun;
 use crate::table::ListingLimits;
@@ -108,6 +107,16 @@ pub struct NodeEntry {
     /// What it has read of a table that feeds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumed: Option<ConsumedInput>,
+}
+
+/// The order of the values of a key. Nulls are last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueOrder {
+    /// The expressions, as SQL.
+    pub by: Vec<String>,
+    /// Whether the greatest value comes first.
+    #[serde(default)]
+    pub descending: bool,
 }
 
 /// How far a source has read another table or pipeline.

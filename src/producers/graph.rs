@@ -6,10 +6,10 @@ use std::sync::Arc;
 use arrow_schema::{Field, FieldRef};
 use serde_json::Value;
 
-use super::format::NodeEntry;
+use super::format::{NodeEntry, ValueOrder};
 use super::functions::Preserve;
 use super::keys::check_key_type;
-use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction, ValueOrder};
+use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction};
 use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
 use crate::table::format::Base64;

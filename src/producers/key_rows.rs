@@ -31,6 +31,14 @@ impl StoredTable {
     /// Tells keys with few stored rows from those with many. They are the first column of the order. Keys that are alike
     /// where key indexes cut them are looked up together, since each alone would read the rows of all.
     pub(super) fn split_keys(&self, keys: &Spill, memory_bytes: usize) -> Result<SplitKeys> {
+        if keys.rows() == 1 {
+            // To read it as one with many rows costs no more than to ask.
+            let none = KeyWriter::new(&self.shape, 1, memory_bytes).finish();
+            return Ok(SplitKeys {
+                few: none.map_err(to_error)?,
+                many: keys.clone(),
+            });
+        }
         let split = || -> Result<SplitKeys, ArrowError> {
             let mut few = KeyWriter::new(&self.shape, 1, memory_bytes);
             let mut many = KeyWriter::new(&self.shape, 1, memory_bytes);

@@ -54,6 +54,7 @@ mod references;
 mod row_list;
 mod runs;
 mod sample;
+mod source_keys;
 mod splice;
 mod split;
 mod stage;
@@ -66,14 +67,14 @@ pub use self::alter::{remove, rename};
 pub use self::changes::changes;
 pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::engine::Engine;
-pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun};
+pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun, ValueOrder};
 pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep, PushedRows};
 pub use self::job::run_task;
 pub use self::operators::{
     Aggregate, AggregateFunction, Aggregation, First, Flatten, Join, JoinKind, JoinPlan, Operator,
-    OrderBy, PlannedOperator, PlannedOrder, Select, SelectedValue, StageFunction, ValueOrder,
+    OrderBy, PlannedOperator, PlannedOrder, Select, SelectedValue, StageFunction,
 };
 pub use self::preview::{Preview, preview};
 pub use self::read::{TableName, open, read, schema};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
-use super::format::NodeEntry;
+use super::format::{NodeEntry, ValueOrder};
 use super::keys::nullable;
-use super::operators::{ValueOrder, split_source_key};
+use super::source_keys::{SOURCE_KEY, split_source_key};
 use crate::error::{Result, corrupted_error};
 use crate::files::{SortColumn, SortKeys};
 use crate::run::KeyColumn;
@@ -14,8 +14,6 @@ use crate::table::{decode_schema, encode_schema};
 
 /// The column with the state of each key of a stage that is folded. Readers do not see it.
 pub(super) const STATE: &str = "state";
-/// The name of the field in a stage's schema that is the source key, where that is not the key of the feeders.
-pub(super) const SOURCE_KEY: &str = "source_key";
 /// The column that says whether a row of a run deletes: 1, else 0.
 pub(super) const OP: &str = "op";
 

@@ -23,6 +23,7 @@ use super::accumulators::{
 use super::exact_sum::{put_unsigned, state_error};
 use super::extremes::Extreme;
 use super::fields::{column_of, value_fields};
+use super::value_order::first_column;
 use super::variance::{Spread, Variance};
 use crate::error::{Error, Result};
 
@@ -144,7 +145,7 @@ impl Aggregation {
                         order_by: Some(order),
                         ..
                     },
-                ] => order.first_column(key, value)?,
+                ] => first_column(order, key, value)?,
                 _ => None,
             },
         })

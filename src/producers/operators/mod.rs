@@ -30,10 +30,8 @@ pub use self::ordered::{First, OrderBy};
 use self::ordered::{Ordered, OrderedFunction};
 pub use self::select::{Select, SelectedValue};
 use self::select::{SelectFunction, Selection};
-pub use self::value_order::{PlannedOrder, ValueOrder};
-pub(super) use self::value_order::{
-    join_source_keys, plain_source_keys, split_source_key, split_source_keys,
-};
+pub use self::value_order::PlannedOrder;
+use super::format::ValueOrder;
 use super::functions::Produce;
 use crate::error::{Error, Result};
 

@@ -11,12 +11,12 @@ use arrow_schema::{ArrowError, Field, Schema, SchemaRef, SortOptions};
 use serde::{Deserialize, Serialize};
 
 use super::super::cursor::{Cursor, Picker};
+use super::super::format::ValueOrder;
 use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::keys::nullable;
 use super::super::layers::{to_arrow, to_error};
 use super::StageFunction;
 use super::expressions::{Columns, Planned, arrow_error};
-use super::value_order::ValueOrder;
 use crate::error::{Error, Result};
 use crate::files::expr::canonicalize;
 use crate::files::{SortColumn, SortKeys, sort_batches};

@@ -7,44 +7,31 @@
 
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::BooleanBuffer;
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
-use serde::{Deserialize, Serialize};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
+use super::super::format::ValueOrder;
 use super::super::keys::{check_key_type, normalize, nullable};
-use super::super::tables::SOURCE_KEY;
+use super::super::source_keys::SOURCE_KEY;
 use super::expressions::{Columns, Planned, arrow_error};
 use crate::error::{Error, Result};
 
-/// The order of the values of a key. Nulls are last.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ValueOrder {
-    /// The expressions, as SQL.
-    pub by: Vec<String>,
-    /// Whether the greatest value comes first.
-    #[serde(default)]
-    pub descending: bool,
-}
-
-impl ValueOrder {
-    /// The column of the key and value that it is by first, as aggregates name it, and whether the greatest comes first.
-    pub(super) fn first_column(
-        &self,
-        key: &Field,
-        value: &Field,
-    ) -> Result<Option<(String, bool)>> {
-        let Some(first) = self.by.first() else {
-            return Ok(None);
-        };
-        let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
-        // The expressions do not see fields of these names.
-        let is_struct = matches!(value.data_type(), DataType::Struct(_));
-        let is_hidden = |name: &str| name == "key" || (is_struct && name == "value");
-        let column = planned.column().filter(|name| !is_hidden(name));
-        Ok(column.map(|column| (column.to_owned(), self.descending)))
-    }
+/// The column of a key and value that an order is by first, as aggregates name it, and whether the greatest comes first.
+pub(super) fn first_column(
+    order: &ValueOrder,
+    key: &Field,
+    value: &Field,
+) -> Result<Option<(String, bool)>> {
+    let Some(first) = order.by.first() else {
+        return Ok(None);
+    };
+    let planned = Columns::new(key, value)?.plan("the order", "order", first)?;
+    // The expressions do not see fields of these names.
+    let is_struct = matches!(value.data_type(), DataType::Struct(_));
+    let is_hidden = |name: &str| name == "key" || (is_struct && name == "value");
+    let column = planned.column().filter(|name| !is_hidden(name));
+    Ok(column.map(|column| (column.to_owned(), order.descending)))
 }
 
 /// An order, planned for the rows of a stage.
@@ -163,57 +150,4 @@ impl PlannedOrder {
             None,
         )
     }
-}
-
-/// The fields of a `source_key` with an order: those of the order, and the key of the feeder. None if it has no order.
-pub(in super::super) fn split_source_key(source_key: &Field) -> Option<(&[Arc<Field>], &Field)> {
-    let DataType::Struct(fields) = source_key.data_type() else {
-        return None;
-    };
-    let (source_key, order) = fields.split_last()?;
-    (source_key.name() == SOURCE_KEY && !order.is_empty()).then_some((order, source_key))
-}
-
-/// The keys of the feeder in a column `source_key` that has an order.
-pub(in super::super) fn plain_source_keys(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let fields = column
-        .as_struct_opt()
-        .and_then(|keys| keys.columns().last());
-    let no_order = || ArrowError::SchemaError("a source key without an order".to_owned());
-    fields.cloned().ok_or_else(no_order)
-}
-
-/// A column `source_key` with an order as the columns of key mappings: the key of the feeder, and the order.
-pub(in super::super) fn split_source_keys(
-    column: &ArrayRef,
-) -> Result<(ArrayRef, ArrayRef), ArrowError> {
-    let source_keys = plain_source_keys(column)?;
-    let keys = column.as_struct();
-    let fields = keys.fields();
-    let order = StructArray::try_new(
-        fields[..fields.len() - 1].to_vec().into(),
-        keys.columns()[..fields.len() - 1].to_vec(),
-        None,
-    );
-    Ok((source_keys, Arc::new(order?)))
-}
-
-/// The inverse of [`split_source_keys`]; `field` is that of the column.
-pub(in super::super) fn join_source_keys(
-    source_keys: &ArrayRef,
-    order: &ArrayRef,
-    field: &Field,
-) -> Result<ArrayRef, ArrowError> {
-    let (DataType::Struct(fields), Some(order)) = (field.data_type(), order.as_struct_opt()) else {
-        return Err(ArrowError::SchemaError(
-            "a mapping without an order".to_owned(),
-        ));
-    };
-    let mut columns = order.columns().to_vec();
-    columns.push(Arc::clone(source_keys));
-    Ok(Arc::new(StructArray::try_new(
-        fields.clone(),
-        columns,
-        None,
-    )?))
 }
