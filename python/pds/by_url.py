@@ -77,7 +77,7 @@ def open_table(
         InvalidInput: The URL, the version or an option is not valid.
         InvalidType: An argument has an invalid type.
     """
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     table = Table(store, path, options=options)
     return table if as_of is None else table.as_of(as_of)
 
@@ -131,7 +131,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
         role: None if names is None else check_names(role, names)
         for role, names in (("key", key), ("sort_by", sort_by))
     }
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
     table = _find_table(store, path, options)
     if table is None:
@@ -194,7 +194,7 @@ def read_dataset(
         DatasetIncomplete, PartCorrupted, ManifestCorrupted, NotFound, InvalidType: As for
             `ParquetDatasetStore.read_dataset`.
     """
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     return ParquetDatasetStore(store).read_dataset(path, columns=columns)
 
 
@@ -218,7 +218,7 @@ def scan_dataset(
     Raises:
         The errors of `read_dataset`. The stream raises the errors of the data while it is read.
     """
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     return ParquetDatasetStore(store).scan_dataset(path, columns=columns, where=where)
 
 
@@ -252,7 +252,7 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
         InvalidInput: The URL or an option is not valid.
         AlreadyExists, InvalidType, ResourceLocked: As for `ParquetDatasetStore.write_dataset`.
     """
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     checked = WriteOptions() if options is None else options
     if not isinstance(checked, WriteOptions):
         raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
@@ -288,7 +288,7 @@ def open_pipeline(
     """
     from pds.producers.pipeline import Pipeline  # noqa: PLC0415 who opens a table needs none
 
-    store, path = _open_parent(url, storage_options, credential_provider)
+    store, path = open_parent(url, storage_options, credential_provider)
     return Pipeline(store, path, **options)
 
 
@@ -312,7 +312,7 @@ def open_chain(
     """
     from pds.odf import Dataset  # noqa: PLC0415 who opens a table needs none
 
-    return Dataset(*_open_parent(url, storage_options, credential_provider))
+    return Dataset(*open_parent(url, storage_options, credential_provider))
 
 
 @dataclass(frozen=True)
@@ -363,6 +363,11 @@ def list(  # noqa: A001 `pds.list` is meant to be read with its module
     return sorted(entries, key=lambda entry: entry.path)
 
 
+def find_kind(store: Store, path: str) -> Literal["table", "dataset", "pipeline", "chain"] | None:
+    """Return what a folder is; None if it is nothing by itself."""
+    return _look_into(store, path)[0]
+
+
 def _look_into(
     store: Store, folder: str
 ) -> tuple[Literal["table", "dataset", "pipeline", "chain"] | None, builtins.list[str]]:
@@ -395,7 +400,7 @@ def _is_pipeline(store: Store, prefix: str, manifest: str | None) -> bool:
         return False
 
 
-def _open_parent(
+def open_parent(
     url: object, storage_options: Mapping[str, object] | None, credential_provider: CredentialProvider | None
 ) -> tuple[Store, str]:
     """Return the store of the folder above, and the name in it."""

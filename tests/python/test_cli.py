@@ -156,7 +156,7 @@ def test_what_is_not_there_is_one_line(run: Run, url: str, verb: str) -> None:
 
 
 def test_doctor(run: Run, store: pds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "Store", lambda *_args, **_options: store)
+    monkeypatch.setattr("pds.store.Store", lambda *_args, **_options: store)
 
     code, out, err = run("doctor", "any://store")
 

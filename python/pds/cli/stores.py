@@ -1,0 +1,121 @@
+"""Commands on the datasets of a store, on chains, and on the store itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pds import ParquetDatasetStore, errors
+from pds.cli.output import print_error, print_line
+from pds.doctor import probe
+from pds.errors import InvalidInput, VerificationFailed
+from pds.odf import Dataset
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pds import Store
+
+OK = 0
+FAILED = 1
+
+
+def list_datasets(store: Store, args: argparse.Namespace) -> int:
+    """Print the keys of the datasets."""
+    for key in ParquetDatasetStore(store).list_datasets(args.key or ""):
+        print_line(key)
+    return OK
+
+
+def show_manifest(store: Store, args: argparse.Namespace) -> int:
+    """Print the manifest of a dataset."""
+    print_line(ParquetDatasetStore(store).read_manifest(args.key).to_json())
+    return OK
+
+
+def verify_datasets(store: Store, args: argparse.Namespace) -> int:
+    """Verify every byte of a dataset, or of all."""
+    datasets = ParquetDatasetStore(store)
+    code = OK
+    for key in [args.key] if args.key else datasets.list_datasets():
+        try:
+            report = datasets.verify_dataset(key)
+        except (errors.DatasetIncomplete, errors.ManifestCorrupted) as error:
+            code = print_error(error, FAILED)
+            continue
+        print_line(
+            f"{key}: ok, {report.rows} rows, {report.bytes} bytes, {report.parts} parts, "
+            f"{report.checksummed_parts} with checksums",
+        )
+    return code
+
+
+def clean_dataset(store: Store, args: argparse.Namespace) -> int:
+    """Finish or remove what a killed writer left."""
+    removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
+    print_line(f"{args.key}: {removed} leftovers removed")
+    return OK
+
+
+def delete_dataset(store: Store, args: argparse.Namespace) -> int:
+    """Delete a dataset."""
+    ParquetDatasetStore(store).delete_dataset(args.key)
+    print_line(f"{args.key}: deleted")
+    return OK
+
+
+def show_log(store: Store, args: argparse.Namespace) -> int:
+    """Print the blocks of a chain, newest first."""
+    for block in Dataset(store, args.folder).log():
+        time = block.system_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        print_line(f"{block.sequence_number:>6}  {time}  {block.event.kind:<20}  {block.hash}")
+    return OK
+
+
+def show_block(store: Store, args: argparse.Namespace) -> int:
+    """Print a block as YAML."""
+    dataset = Dataset(store, args.folder)
+    print_line(dataset.block(args.block or dataset.head).to_yaml().rstrip("\n"))
+    return OK
+
+
+def show_schema(store: Store, args: argparse.Namespace) -> int:
+    """Print the columns at a block."""
+    print_line(Dataset(store, args.folder).schema(at=args.block).to_string(show_schema_metadata=False))
+    return OK
+
+
+def verify_chain(store: Store, args: argparse.Namespace) -> int:
+    """Verify a chain."""
+    try:
+        result = Dataset(store, args.folder).verify()
+    except VerificationFailed as error:
+        for path, message in error.problems:
+            print_error(f"{path}: {message}", FAILED)
+        return FAILED
+    print_line(f"{args.folder}: ok, {result.blocks} blocks, {result.slices} slices, {result.rows} rows")
+    return OK
+
+
+def vacuum_chain(store: Store, args: argparse.Namespace) -> int:
+    """Remove objects that are not reachable from the head."""
+    try:
+        older_than = timedelta(days=args.older_than)
+    except (OverflowError, ValueError) as error:
+        msg = f"--older-than is out of range: {args.older_than} days"
+        raise InvalidInput(msg) from error
+    result = Dataset(store, args.folder).vacuum(older_than, dry_run=args.dry_run)
+    for path in result.files:
+        print_line(path)
+    action = "would be removed" if args.dry_run else "removed"
+    print_line(f"{args.folder}: {len(result.files)} objects, {result.bytes} bytes {action}")
+    return OK
+
+
+def run_doctor(store: Store, _args: argparse.Namespace) -> int:
+    """Probe the capabilities of the store."""
+    has_failed = False
+    for finding in probe(store):
+        has_failed = has_failed or not finding.passed
+        print_line(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.name}: {finding.detail}")
+    return FAILED if has_failed else OK

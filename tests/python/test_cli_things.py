@@ -1,0 +1,272 @@
+"""The ``pds`` command on one table, dataset, pipeline or chain: what it prints in each format, and its exit codes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import pds
+from pds import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+UTC_TIME = pa.timestamp("us", "UTC")
+AT = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int64()),
+        "name": ["a", 'b,"\n', None],
+        "at": pa.array([AT, None, AT], UTC_TIME),
+        "list": [[1], [2, None], None],
+        "price": [1.5, math.nan, None],
+        "code": [b"\x00\xff", None, b""],
+    }
+)
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            code = cli.main(argv)
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def table(run: Run) -> pds.Table:
+    return pds.write_table("lake/events", ROWS, key="id")
+
+
+def lines(run: Run, *argv: str) -> list[dict[str, Any]]:
+    code, out, err = run(*argv, "-o", "ndjson")
+    assert (code, err) == (0, "")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_what_lies_below_a_folder(run: Run, table: pds.Table) -> None:
+    pds.write_dataset("lake/ds", ROWS)
+    assert [(entry["kind"], entry["path"]) for entry in lines(run, "ls", "lake")] == [
+        ("dataset", "ds"),
+        ("table", "events"),
+    ]
+    code, out, _ = run("ls", "lake")
+    assert (code, out.splitlines()[0].split()) == (0, ["kind", "path", "url"])
+    assert table.version == 1
+
+
+def test_a_table(run: Run, table: pds.Table) -> None:
+    table.delete("id = 2")
+    table.tags.create("done")
+    (shown,) = lines(run, "show", "lake/events")
+    assert shown["rows"] == 2
+    assert (shown["version"], shown["key"], shown["tags"]) == (3, ["id"], {"done": 2})
+    assert shown["columns"]["at"] == "timestamp[us, tz=UTC]"
+    assert [row["name"] for row in lines(run, "schema", "lake/events")] == ROWS.column_names
+    assert [version["version"] for version in lines(run, "history", "lake/events")] == [3, 2, 1]
+    assert [version["version"] for version in lines(run, "history", "lake/events", "-n", "1")] == [3]
+    assert [file["total_rows"] for file in lines(run, "files", "lake/events")] == [3]
+    assert [row["_change_type"] for row in lines(run, "diff", "lake/events", "1")] == ["delete"]
+    assert lines(run, "diff", "lake/events", "2", "3") == []
+    assert [row["id"] for row in lines(run, "head", "lake/events", "--as-of", "1")] == [1, 2, 3]
+    assert [row["id"] for row in lines(run, "head", "lake/events", "--as-of", "done", "-n", "1")] == [1]
+    later = (dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)).isoformat()
+    assert [row["id"] for row in lines(run, "scan", "lake/events", "--as-of", later)] == [1, 3]
+    assert lines(run, "scan", "lake/events", "--where", "id > 1", "--columns", "name,id") == [{"name": None, "id": 3}]
+
+
+def test_formats(run: Run, table: pds.Table) -> None:
+    rows = table.scan().to_pyarrow().to_pylist()
+    printed = lines(run, "scan", "lake/events")
+    assert json.loads(run("scan", "lake/events", "-o", "json")[1]) == printed
+    assert [row["price"] for row in printed] == [1.5, "nan", None]
+    assert [row["code"] for row in printed] == ["00ff", None, ""]
+    assert [row["list"] for row in printed] == [row["list"] for row in rows]
+    assert [row["at"] and dt.datetime.fromisoformat(row["at"]) for row in printed] == [row["at"] for row in rows]
+    code, out, _ = run("scan", "lake/events", "-o", "csv")
+    (text := io.StringIO(out)).seek(0)
+    columns = {
+        "id": "BIGINT",
+        "name": "VARCHAR",
+        "at": "TIMESTAMPTZ",
+        "list": "JSON",
+        "price": "DOUBLE",
+        "code": "VARCHAR",
+    }
+    read = duckdb.read_csv(text, header=True, columns=columns, allow_quoted_nulls=False).fetchall()
+    assert code == 0
+    assert [row[:2] for row in read] == [(1, "a"), (2, 'b,"\n'), (3, None)]
+    assert json.loads(read[1][3]) == [2, None]
+    assert run("scan", "lake/events", "--where", "id > 9", "-o", "json")[1] == "[]\n"
+    code, out, _ = run("head", "lake/events", "--columns", "id,name")
+    assert out.splitlines() == ["id  name", " 1  a", ' 2  b,"\\n', " 3"]
+
+
+def test_more_rows_than_a_block(run: Run) -> None:
+    count = 2500
+    pds.write_table("big", pa.table({"id": range(count)}))
+    code, out, _ = run("scan", "big")
+    assert [line.strip() for line in out.splitlines()] == ["id", *map(str, range(count))]
+    assert code == 0
+    assert len(lines(run, "scan", "big", "-n", "1234")) == 1234
+
+
+def test_datasets_pipelines_and_chains(run: Run) -> None:
+    pds.write_dataset("ds", ROWS)
+    (shown,) = lines(run, "show", "ds")
+    assert (shown["kind"], shown["rows"], shown["parts"]) == ("dataset", 3, 1)
+    assert [row["id"] for row in lines(run, "head", "ds", "-n", "2")] == [1, 2]
+    assert [row["path"] for row in lines(run, "files", "ds")] == ["data.parquet"]
+    assert lines(run, "verify", "ds")[0]["rows"] == 3
+
+    pipeline = pds.open_pipeline("pipe")
+    pipeline.source("s", key=pa.int64(), value=pa.string())
+    pipeline.aggregate("s", aggregates={"n": "count"}, name="counts")
+    pipeline.update(s=pds.Changes([(1, "a"), (1, "b")]))
+    assert lines(run, "show", "pipe")[0]["stages"] == ["s", "counts"]
+    assert lines(run, "scan", "pipe", "--stage", "counts") == [{"target_key": 1, "source_key": 1, "value": {"n": 2}}]
+    assert run("head", "pipe")[::2] == (2, "pds: name the stage with --stage; there are s, counts\n")
+    assert lines(run, "tag", "pipe", "first") == [{"version": 2}]
+    assert lines(run, "tag", "pipe") == [{"tag": "first", "version": 1}]
+    assert [version["version"] for version in lines(run, "history", "pipe")] == [2, 1]
+    assert lines(run, "optimize", "pipe")[0]["version"] >= 2
+
+    chain = pds.odf.Dataset.create(pds.Store("."), "chain")
+    chain.ingest(pa.table({"at": pa.array([AT], UTC_TIME), "x": [1]}), event_time="at")
+    (shown,) = lines(run, "show", "chain")
+    assert (shown["kind"], shown["last_offset"], shown["head"]) == ("chain", 0, chain.head)
+    assert [row["x"] for row in lines(run, "scan", "chain", "--where", "x = 1")] == [1]
+    assert [row["x"] for row in lines(run, "scan", "chain", "--as-of", chain.head)] == [1]
+    assert len(lines(run, "history", "chain")) == len(chain.log())
+    assert lines(run, "verify", "chain")[0]["rows"] == 1
+
+
+def test_changes_of_a_table(run: Run, table: pds.Table) -> None:
+    table.append(ROWS.slice(0, 1))
+    assert lines(run, "restore", "lake/events", "1") == [{"version": 3}]
+    assert table.refresh().scan().count() == 3
+    assert lines(run, "tag", "lake/events", "good", "2") == [{"version": 4}]
+    assert lines(run, "tag", "lake/events") == [{"tag": "good", "version": 2}]
+    assert lines(run, "tag", "lake/events", "good", "--delete") == [{"version": 5}]
+    table.append(ROWS.slice(0, 1))
+    assert lines(run, "optimize", "lake/events") == [{"version": 7}]
+    assert lines(run, "optimize", "lake/events", "--sort")[0]["version"] in (8, None)
+    assert run("check", "lake/events")[:2] == (0, "ok\n")
+    assert run("verify", "lake/events")[:2] == (0, "ok\n")
+
+
+def test_what_deletes_asks_first(run: Run, table: pds.Table) -> None:
+    for _ in range(3):
+        table.overwrite(ROWS)
+    code, out, err = run("vacuum", "lake/events", "--older-than", "0")
+    assert (code, out) == (2, "")
+    assert "needs --yes" in err
+    paths = {row["path"] for row in lines(run, "vacuum", "lake/events", "--older-than", "0", "--dry-run")}
+    assert paths
+    assert [version["version"] for version in lines(run, "history", "lake/events")] == [4, 3, 2, 1]
+    assert {row["path"] for row in lines(run, "vacuum", "lake/events", "--older-than", "0", "--yes")} == paths
+    assert run("drop", "lake/events")[0] == 2
+    assert run("drop", "lake/events", "--yes")[0] == 0
+    assert run("show", "lake/events")[0] == 1
+
+
+def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
+    (path,) = table.files()["path"].to_pylist()
+    file = tmp_path / "lake" / "events" / path
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    code, out, _ = run("verify", "lake/events", "-o", "json")
+    assert code == 1
+    assert json.loads(out)[0]["path"] == path
+    file.unlink()
+    code, out, _ = run("check", "lake/events", "-o", "json")
+    assert (code, json.loads(out)) == (1, [{"problem": "missing", "path": path}])
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "reason"),
+    [
+        (["show", "nothing"], 1, "there is no table, dataset, pipeline or chain at 'nothing'"),
+        (["scan", "lake/events", "--columns", "x"], 2, "x"),
+        (["scan", "lake/events", "--where", "x ="], 2, "x ="),
+        (["scan", "lake/events", "--as-of", "9"], 2, "there is no version 9"),
+        (["scan", "lake/events", "--as-of", "soon"], 1, "soon"),
+        (["scan", "lake/events", "-n", "-1"], 2, "invalid"),
+        (["diff", "lake/events", "x"], 2, "invalid int value"),
+        (["show", "s3:/bucket/x"], 2, "two slashes"),
+        (["vacuum", "lake/events", "--older-than", "1e300", "--yes"], 2, "out of range"),
+        (["history", "ds"], 2, "'ds' is a dataset, which has no history"),
+        (["restore", "ds", "1"], 2, "'ds' is a dataset, which has no such command; it is for tables"),
+        (["vacuum", "ds", "--yes"], 2, "one version"),
+        (["scan", "ds", "--as-of", "1"], 2, "no versions"),
+    ],
+)
+def test_mistakes(run: Run, table: pds.Table, argv: list[str], code: int, reason: str) -> None:
+    pds.write_dataset("ds", ROWS)
+    failed, out, err = run(*argv)
+    assert (failed, out) == (code, "")
+    assert reason in err
+    assert err.splitlines()[-1].startswith("pds")
+    assert table.version == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(pds.CommitConflict("lost"), 3), (pds.CommitStateUnknown("silence"), 4), (pds.NotFound("x"), 1)]
+)
+def test_a_commit_that_did_not_land(
+    run: Run, table: pds.Table, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pds.Table, "restore", fail)
+    assert run("restore", "lake/events", "1")[0] == code
+    assert table.version == 1
+
+
+def test_new_versions_are_printed_as_they_come(run: Run, table: pds.Table, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pds.cli", "history", "lake/events", "--watch", "--interval", "0.05"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as watch:
+        assert watch.stdout is not None
+        assert watch.stdout.readline().split()[:2] == ["version", "created_at"]
+        assert watch.stdout.readline().split()[0] == "1"
+        table.append(ROWS)
+        assert watch.stdout.readline().split()[0] == "2"
+        table.delete("id = 1")
+        assert watch.stdout.readline().split()[0] == "3"
+        time.sleep(0.1)
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 130
+
+
+def test_help_and_version(run: Run) -> None:
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith(f"pds {pds.__version__}, pyarrow {pa.__version__}, Python ")
+    command = "import sys, pds.cli\ntry: pds.cli.main(['--help'])\nexcept SystemExit: print('pyarrow' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert printed.endswith("False\n"), "help does not wait for Arrow"
+    for name in ("ls", "show", "history", "head", "vacuum", "dataset", "odf", "doctor"):
+        assert name in printed
