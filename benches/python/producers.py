@@ -8,7 +8,7 @@ times (the median of the rounds), and bytes and requests at the store.
     make bench-producers
     make bench-producers ARGS='--rows 1000000 --rounds 3'
     make bench-producers ARGS='--rows 1000000 --in-a-row 1000'      updates of 100 keys one after another
-    make bench-producers ARGS='--rows 1000000 --one-group'          one row of a key that has all rows, aggregated
+    make bench-producers ARGS='--rows 1000000 --one-group'          aggregates of a key that has all rows
 """
 
 from __future__ import annotations
@@ -154,35 +154,49 @@ def measure(rows: int, rounds: int) -> list[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
-def measure_one_group(rows: int, rounds: int) -> dict[str, float]:
-    """What a changed row of the only key costs, beside a rebuild of its aggregates."""
+def measure_one_group(rows: int, rounds: int) -> list[dict[str, Any]]:
+    """What a row of the only key costs that changes, comes or leaves, beside a rebuild of its aggregates."""
     folder = Path(tempfile.mkdtemp(prefix="pds-producers-"))
     try:
         store = pds.Store((folder / "lake").as_uri())
         p = pds.Pipeline(store, "group")
-        p.source("orders", key=pa.int64(), value=pa.struct([("customer", pa.int64()), ("amount", pa.int64())]))
-        p.select("orders", key="'all'", value="amount", name="amounts")
+        p.source("orders", key=pa.int64(), value=pa.int64())
+        p.select("orders", key="'all'", order_by="value", name="amounts")
         aggregates = {"n": "count"} | {name: ("value", name) for name in ("sum", "min", "max")}
         p.aggregate("amounts", aggregates=aggregates, name="totals")
-        data = orders(0, rows, 1, rows)
-        p.update(orders=pds.Changes(data))
+        p.first("amounts", by="value", rows=10, name="least")
+        amounts = np.random.default_rng(1).permutation(rows) * 1000
+        p.update(orders=pds.Changes(pa.table({"key": np.arange(rows), "value": amounts})))
         results: list[pds.UpdateResult] = []
-        times, moved, builds, built = [], [], [], []
-        for number in range(rounds):
+        builds, built = [], []
+        for _ in range(rounds):
             at = read_bytes()
-            builds.append(seconds(lambda: results.append(p.rebuild("amounts", "totals"))))
+            builds.append(seconds(lambda: results.append(p.rebuild("amounts", "totals", "least"))))
             built.append(read_bytes() - at)
-            changes = orders(number, 1, number, rows)
-            at = read_bytes()
-            times.append(seconds(lambda c=changes: results.append(p.update(orders=pds.Changes(c)))))
-            moved.append(read_bytes() - at + written_by(results.pop()))
-        if not p.check("totals").ok:
-            raise SystemExit("the aggregates are not those of all rows")
-        took = statistics.median(times)
-        return {
-            "rebuild": statistics.median(builds) / took,
-            "bytes": statistics.median(moved) / statistics.median(built),
+        least, greatest = (np.argsort(amounts)[part].tolist() for part in (slice(rounds), slice(-rounds, None)))
+        changes = {
+            "changed": [pds.Changes([(rows // 2 + number, number)]) for number in range(rounds)],
+            "added": [pds.Changes([(rows + number, rows * 500 + number)]) for number in range(rounds)],
+            "the least removed": [pds.Changes(deletes=[key]) for key in least],
+            "the greatest removed": [pds.Changes(deletes=[key]) for key in reversed(greatest)],
         }
+        lines = []
+        for what, updates in changes.items():
+            times, moved = [], []
+            for update in updates:
+                at = read_bytes()
+                times.append(seconds(lambda c=update: results.append(p.update(orders=c))))
+                moved.append(read_bytes() - at + written_by(results.pop()))
+            lines.append(
+                {
+                    "what": what,
+                    "rebuild": statistics.median(builds) / statistics.median(times),
+                    "bytes": statistics.median(moved) / statistics.median(built),
+                }
+            )
+        if not p.check().ok:
+            raise SystemExit("the aggregates are not those of all rows")
+        return lines
     finally:
         shutil.rmtree(folder)
 
@@ -248,11 +262,11 @@ def main() -> None:
     parser.add_argument("--one-group", action="store_true", help="measure aggregates of one key instead")
     arguments = parser.parse_args()
     if arguments.one_group:
-        print("| rows of the key | rebuild / update of a row | bytes read and written, of those a rebuild reads |")
-        print("| ---: | ---: | ---: |")
+        print("| rows of the key | one row | rebuild / update | bytes read and written, of those a rebuild reads |")
+        print("| ---: | --- | ---: | ---: |")
         for rows in arguments.rows or [1_000_000, 10_000_000]:
-            f = measure_one_group(rows, arguments.rounds)
-            print(f"| {rows:,} | {f['rebuild']:.0f} | {f['bytes']:.2%} |", flush=True)
+            for f in measure_one_group(rows, arguments.rounds):
+                print(f"| {rows:,} | {f['what']} | {f['rebuild']:.0f} | {f['bytes']:.2%} |", flush=True)
         return
     if arguments.in_a_row is not None:
         print(

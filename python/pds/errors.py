@@ -16,6 +16,7 @@ __all__ = [
     "DatasetIncomplete",
     "DefinitionChanged",
     "DirectoryNotEmpty",
+    "Error",
     "FileChanged",
     "FormatNotSupported",
     "InvalidAppend",
@@ -75,6 +76,10 @@ else:
             RemoteStoreError,
             ResourceLocked,
         )
+
+
+Error = RemoteStoreError
+"""The base class of all errors of pds, by the name that users look for."""
 
 
 class FileChanged(RemoteStoreError):

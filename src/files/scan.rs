@@ -38,7 +38,20 @@ impl BatchStream {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
+        Self::spawn_ahead(schema, cancel, BATCHES_AHEAD, work)
+    }
+
+    /// As [`Self::spawn`]; `ahead` batches wait for the consumer, and one more to be sent.
+    pub(crate) fn spawn_ahead<F>(
+        schema: SchemaRef,
+        cancel: &Cancel,
+        ahead: usize,
+        work: impl FnOnce(BatchSender) -> F,
+    ) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let (sender, batches) = mpsc::channel(ahead);
         let future = work(sender.clone());
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {

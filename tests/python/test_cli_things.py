@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import io
 import json
@@ -10,10 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.csv as pc
 import pytest
 
 import pds
@@ -76,6 +79,19 @@ def test_what_lies_below_a_folder(run: Run, table: pds.Table) -> None:
     assert table.version == 1
 
 
+def test_an_empty_folder_has_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("ls", "empty") == (0, "kind  path  url\n", "")
+
+
+def test_tags_that_look_like_something_else(run: Run, table: pds.Table) -> None:
+    table.tags.create("20260101", 1)
+    table.tags.create("2", 1)
+    assert len(lines(run, "scan", "lake/events", "--as-of", "20260101")) == 3
+    code, _, err = run("scan", "lake/events", "--as-of", "2")
+    assert (code, err) == (2, "pds: 2 is a version, and the name of a tag; rename the tag\n")
+
+
 def test_a_table(run: Run, table: pds.Table) -> None:
     table.delete("id = 2")
     table.tags.create("done")
@@ -121,6 +137,87 @@ def test_formats(run: Run, table: pds.Table) -> None:
     assert run("scan", "lake/events", "--where", "id > 9", "-o", "json")[1] == "[]\n"
     code, out, _ = run("head", "lake/events", "--columns", "id,name")
     assert out.splitlines() == ["id  name", " 1  a", ' 2  b,"\\n', " 3"]
+
+
+NESTED = pa.struct([("at", pa.timestamp("ns", "Europe/Berlin")), ("d", pa.duration("ns"))])
+
+
+@pytest.mark.parametrize(
+    ("values", "printed"),
+    [
+        (pa.array([10**18 + 1, None], pa.timestamp("ns")), "2001-09-09T01:46:40.000000001"),
+        (pa.array([1, None], pa.timestamp("ns", "Europe/Berlin")), "1970-01-01T00:00:00.000000001Z"),
+        (pa.array([86_399_999_999_999, None], pa.time64("ns")), "23:59:59.999999999"),
+        (pa.array([10**15, None], pa.duration("s")), "PT1000000000000000S"),
+        (pa.array([-1, None], pa.duration("ns")), "PT-0.000000001S"),
+        (pa.array([2**63 - 1, None], pa.int64()), 2**63 - 1),
+        (pa.array([Decimal("1.50"), None], pa.decimal128(38, 2)), "1.50"),
+        (pa.array([[10**18 + 1], None], pa.list_(pa.timestamp("ns"))), ["2001-09-09T01:46:40.000000001"]),
+        (pa.array([[None, 1], None], pa.list_(pa.int8(), 2)), [None, 1]),
+        (pa.array([[1], None], pa.large_list(pa.duration("us"))), ["PT0.000001S"]),
+        (
+            pa.array([{"at": 1, "d": 1}, None], NESTED),
+            {"at": "1970-01-01T00:00:00.000000001Z", "d": "PT0.000000001S"},
+        ),
+        (pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.time32("s"))), [["a", "00:00:01"]]),
+        (pa.array(["x", None]).dictionary_encode(), "x"),
+    ],
+)
+def test_values_of_all_types(run: Run, values: pa.Array[Any], printed: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where pandas is not installed, of which pyarrow makes nanoseconds."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    pds.write_dataset("values", pa.table({"x": values}))
+    assert lines(run, "scan", "values") == [{"x": printed}, {"x": None}]
+    text = printed if isinstance(printed, str) else json.dumps(printed)
+    code, out, _ = run("scan", "values", "-o", "csv")
+    assert code == 0
+    assert list(csv.reader(io.StringIO(out))) == [["x"], [text], []]
+
+
+def test_csv_tells_nulls_and_keeps_line_ends(run: Run) -> None:
+    texts = ["", None, "a\rb", "c\r\nd", 'e"', ",", " "]
+    pds.write_dataset("texts", pa.table({"n": range(len(texts)), "x": texts}))
+    _, out, _ = run("scan", "texts", "-o", "csv")
+    assert out.splitlines()[1:3] == ['0,""', "1,"]
+    options = pc.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    parse = pc.ParseOptions(newlines_in_values=True)
+    read = pc.read_csv(io.BytesIO(out.encode()), convert_options=options, parse_options=parse)
+    assert read["x"].to_pylist() == texts
+
+
+def test_a_text_does_not_move_the_cursor(run: Run) -> None:
+    pds.write_dataset("texts", pa.table({"x": ["ok\x1b[2K\tz\x9b", "y" * 200]}))
+    assert run("scan", "texts")[1].splitlines() == ["x", "ok\\x1b[2K\\tz\\x9b", "y" * 200]
+
+
+def test_columns_with_commas(run: Run) -> None:
+    pds.write_dataset("ds", pa.table({"a,b": [1], "c": [2]}))
+    assert lines(run, "scan", "ds", "--columns", 'c,"a,b"') == [{"c": 2, "a,b": 1}]
+
+
+def test_damage_of_a_dataset(run: Run, tmp_path: Path) -> None:
+    pds.write_dataset("ds", ROWS)
+    file = tmp_path / "ds" / "data.parquet"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    code, out, _ = run("verify", "ds", "-o", "json")
+    assert code == 1
+    assert json.loads(out)[0]["path"] == "ds/data.parquet"
+
+
+def test_closed_and_full_streams(run: Run, table: pds.Table) -> None:
+    command = f"{sys.executable} -m pds.cli"
+    for shell, code, reason in (
+        (f"{command} drop lake/events <&-", 2, "needs --yes"),
+        (f"{command} show lake/events >&-", 0, ""),
+        (f"{command} scan lake/events >/dev/full", 1, "No space left"),
+        (f"PYTHONIOENCODING=ascii {command} scan lake/events -o json >/dev/null", 0, ""),
+    ):
+        done = subprocess.run(["sh", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_more_rows_than_a_block(run: Run) -> None:
@@ -221,6 +318,19 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["restore", "ds", "1"], 2, "'ds' is a dataset, which has no such command; it is for tables"),
         (["vacuum", "ds", "--yes"], 2, "one version"),
         (["scan", "ds", "--as-of", "1"], 2, "no versions"),
+        (["show", "ds", "--as-of", "1"], 2, "no versions"),
+        (["verify", "ds", "--as-of", "1"], 2, "no versions"),
+        (["files", "ds", "--as-of", "1"], 2, "no versions"),
+        (["scan", "lake/events", "--as-of", "2030-01-01T00:00:00"], 2, "has no time zone"),
+        (["restore", "lake/events", "2030-01-01"], 2, "has no time zone"),
+        (["scan", "lake/events", "--stage", "x"], 2, "no stages"),
+        (["scan", "lake/events", "--columns", ""], 2, "--columns are names"),
+        (["scan", "ds", "--columns", "id,id"], 2, "--columns are names, each once"),
+        (["scan", "lake/events", "-n", "9" * 20], 2, "invalid"),
+        (["history", "lake/events", "--watch", "--interval", "nan"], 2, "invalid"),
+        (["history", "lake/events", "--watch", "-o", "json"], 2, "-o ndjson"),
+        (["tag", "lake/events", "--delete"], 2, "--delete needs the name"),
+        (["ls", "nowhere"], 1, "there is nothing at 'nowhere'"),
     ],
 )
 def test_mistakes(run: Run, table: pds.Table, argv: list[str], code: int, reason: str) -> None:
@@ -254,8 +364,9 @@ def test_new_versions_are_printed_as_they_come(run: Run, table: pds.Table, tmp_p
         assert watch.stdout.readline().split()[0] == "1"
         table.append(ROWS)
         assert watch.stdout.readline().split()[0] == "2"
-        table.delete("id = 1")
-        assert watch.stdout.readline().split()[0] == "3"
+        for _ in range(150):
+            table.append(ROWS.slice(0, 1))
+        assert [int(watch.stdout.readline().split()[0]) for _ in range(150)] == list(range(3, 153))
         time.sleep(0.1)
         watch.send_signal(signal.SIGINT)
         assert watch.wait(30) == 130

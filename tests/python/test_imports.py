@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+import pds
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -76,6 +78,12 @@ assert "pyarrow" not in sys.modules
         "import remote_store, pds.errors; from remote_store.ext import parquet",
     ],
 )
+def test_all_errors_have_one_base_class() -> None:
+    assert pds.Error is pds.RemoteStoreError
+    for name in pds.errors.__all__:
+        assert issubclass(getattr(pds, name), pds.Error), name
+
+
 def test_clauses_for_remote_store_catch_errors_of_pds(imports: str) -> None:
     """Whatever is imported first."""
     program = f"""

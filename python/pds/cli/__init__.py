@@ -23,8 +23,9 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
     pds odf     log|show|schema|verify|vacuum URL         the blocks of an Open Data Fabric dataset
 
 `--as-of` takes a version, a time with a time zone, or a tag. `-o json|ndjson|csv` prints for programs: data goes to
-stdout, problems go to stderr. Commands that delete ask first; a program passes `--yes`. Options of the store are passed
-as `--option name=value`. Credentials are safer in environment variables, which other users of the machine cannot see.
+stdout, problems go to stderr. `vacuum` and `drop` ask first; a program passes `--yes`. Times are in UTC, bytes
+hexadecimal digits; in CSV a null is empty and an empty text is `""`. Options of the store are passed as
+`--option name=value`. Credentials are safer in environment variables, which other users of the machine cannot see.
 
 Exit codes: 0 for success, 1 for damaged data or a failed operation, 2 for an invalid command line, 3 for a commit that
 lost against another writer (nothing was changed), 4 for a commit of which nobody knows whether it landed, 130 after an
@@ -35,6 +36,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import math
 import os
 import platform
 import sys
@@ -70,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_streams()
     args = _build_parser().parse_args(argv)
     # What only prints help does not wait for Arrow.
     from pds import errors  # noqa: PLC0415
@@ -88,9 +92,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`head`, for example) closed the pipe: the flush at exit must not write to it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
+    except OSError as error:
+        return print_error(error, _FAILED)
     except KeyboardInterrupt:
         return print_error("interrupted", _INTERRUPTED)
     return code
+
+
+def _open_streams() -> None:
+    """Data is UTF-8 whatever the terminal is; where a stream was closed there is nobody to print for."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 for the life of the process
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -179,16 +193,16 @@ def _add_things(commands: _Commands) -> None:
     for name in ("schema", "head", "scan"):
         verbs[name].add_argument("--stage", metavar="NAME", help="the source or stage of a pipeline")
     for name, rows in (("head", _HEAD_ROWS), ("scan", None)):
-        verbs[name].add_argument("--columns", metavar="NAMES", help="the columns, separated by commas (default: all)")
+        verbs[name].add_argument("--columns", metavar="NAMES", help="the columns, as a line of CSV (default: all)")
         verbs[name].add_argument("--where", metavar="SQL", help="which rows: an SQL predicate")
         verbs[name].add_argument("-n", "--limit", type=_count, default=rows, metavar="ROWS", help="the most rows")
     history = verbs["history"]
     history.add_argument("-n", "--limit", type=_count, metavar="VERSIONS", help="the most versions (default: all)")
     history.add_argument("--watch", action="store_true", help="print new versions as they come, until Ctrl-C")
     history.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="how often to look (default: 2)"
+        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="how often to look (default: 2)"
     )
-    verbs["diff"].add_argument("--columns", metavar="NAMES", help="the columns, separated by commas (default: all)")
+    verbs["diff"].add_argument("--columns", metavar="NAMES", help="the columns, as a line of CSV (default: all)")
     verbs["diff"].add_argument("since", type=int, metavar="V1", help="a version; its own changes are not printed")
     verbs["diff"].add_argument("until", type=int, nargs="?", metavar="V2", help="a version (default: the newest)")
     verbs["optimize"].add_argument("--sort", action="store_true", help="sort all rows by the table's order")
@@ -208,9 +222,16 @@ def _add_retention(verb: argparse.ArgumentParser, description: str) -> None:
 
 def _count(text: str) -> int:
     count = int(text)
-    if count < 0:
+    if not 0 <= count < 2**63:
         raise ValueError(text)
     return count
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and 0 < seconds <= _DAY_SECONDS):
+        raise ValueError(text)
+    return seconds
 
 
 def _add_datasets(commands: _Commands) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
 import decimal
 import itertools
 import json
 import math
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("text", "json", "ndjson", "csv")
 _WIDEST: Final = 80
-"""The most characters of a value in a text."""
-_ALIGNED_ROWS: Final = 1000
-"""The rows of a text that have common widths of columns."""
+"""The most characters of a value that a terminal gets."""
+_BLOCK_ROWS: Final = 1000
+"""The rows that are in memory as Python values; those of a text have common widths of columns."""
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_SPECIAL: Final = re.compile(r'[,"\r\n]')
 
 
 def print_line(text: str) -> None:
@@ -30,33 +32,38 @@ def print_line(text: str) -> None:
 
 def print_error(problem: object, code: int) -> int:
     """Print a problem as one line to stderr, and return the exit code."""
-    sys.stderr.write(f"pds: {' '.join(str(problem).split())}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"pds: {' '.join(str(problem).split())}\n")
     return code
 
 
 def print_batches(names: Sequence[str], batches: Iterable[pa.RecordBatch], output: str) -> None:
-    """Print rows that come as batches."""
-    print_rows(names, (row for batch in batches for row in zip(*map(_to_list, batch.columns), strict=True)), output)
+    """Print rows that come as batches. A terminal gets the beginnings of long values."""
+    from pds.cli.values import to_rows  # noqa: PLC0415 for what prints rows
+
+    rows = (row for batch in batches for row in to_rows(batch, _BLOCK_ROWS))
+    print_rows(names, rows, output, widest=_WIDEST if sys.stdout.isatty() else None)
 
 
-def _to_list(column: pa.Array[Any]) -> list[Any]:
-    import pyarrow as pa  # noqa: PLC0415 for what prints rows
-
-    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type) or pa.types.is_time(column.type):
-        # Nanoseconds, and years that Python does not have.
-        return column.cast(pa.string()).to_pylist() if not pa.types.is_duration(column.type) else column.to_pylist()
-    return column.to_pylist()
-
-
-def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], output: str) -> None:
+def print_rows(
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    output: str,
+    *,
+    has_header: bool = True,
+    widest: int | None = None,
+) -> None:
     """Print rows: as a text with columns, as a JSON array, as a JSON object a line, or as CSV."""
-    printers: dict[str, Callable[[Sequence[str], Iterator[Sequence[Any]], TextIO], None]] = {
-        "text": _print_text,
-        "json": _print_json,
-        "ndjson": _print_json_lines,
-        "csv": _print_csv,
-    }
-    printers[output](names, iter(rows), sys.stdout)
+    if output == "text":
+        _print_text(names, iter(rows), sys.stdout, has_header, widest)
+    elif output == "csv":
+        _print_csv(names, iter(rows), sys.stdout, has_header)
+    else:
+        printers: dict[str, Callable[[Sequence[str], Iterator[Sequence[Any]], TextIO], None]] = {
+            "json": _print_json,
+            "ndjson": _print_json_lines,
+        }
+        printers[output](names, iter(rows), sys.stdout)
 
 
 def print_problems(names: Sequence[str], problems: Sequence[Sequence[Any]], output: str) -> None:
@@ -72,32 +79,37 @@ def print_fields(fields: dict[str, Any], output: str) -> None:
     if output == "text":
         width = max(map(len, fields))
         for name, value in fields.items():
-            print_line(f"{name:{width}}  {_to_text(value)}".rstrip())
+            print_line(f"{name:{width}}  {_escape(to_text(value))}".rstrip())
     elif output == "json":
         print_line(json.dumps(_to_json(fields), ensure_ascii=False, indent=2))
     else:
         print_rows(list(fields), [list(fields.values())], output)
 
 
-def _print_text(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextIO) -> None:
+def _print_text(
+    names: Sequence[str],
+    rows: Iterator[Sequence[Any]],
+    out: TextIO,
+    has_header: bool,  # noqa: FBT001 of this module
+    widest: int | None,
+) -> None:
+    header = [_escape(name) for name in names]
     widths: list[int] = []
-    for block in itertools.batched(rows, _ALIGNED_ROWS) if hasattr(itertools, "batched") else _blocks(rows):
-        cells = [[_shorten(_to_text(value)) for value in row] for row in block]
-        numeric = [
-            all(isinstance(row[at], int | float | decimal.Decimal | None) for row in block) for at in range(len(names))
-        ]
+    while block := list(itertools.islice(rows, _BLOCK_ROWS)):
+        cells = [[_shorten(_escape(to_text(value)), widest) for value in row] for row in block]
+        numeric = [all(_is_number(row[at]) for row in block) for at in range(len(names))]
         if not widths:
-            widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(names)]
-            _write_line(out, names, widths, [False] * len(names))
+            widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(header)]
+            if has_header:
+                _write_line(out, header, widths, [False] * len(names))
         for row in cells:
             _write_line(out, row, widths, numeric)
-    if not widths:
-        out.write("  ".join(names) + "\n")
+    if not widths and has_header:
+        out.write("  ".join(header) + "\n")
 
 
-def _blocks(rows: Iterator[Sequence[Any]]) -> Iterator[tuple[Sequence[Any], ...]]:
-    while block := tuple(itertools.islice(rows, _ALIGNED_ROWS)):
-        yield block
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float | decimal.Decimal)
 
 
 def _write_line(out: TextIO, cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> None:
@@ -120,11 +132,17 @@ def _print_json_lines(names: Sequence[str], rows: Iterator[Sequence[Any]], out: 
     out.writelines(_dump(names, row) + "\n" for row in rows)
 
 
-def _print_csv(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextIO) -> None:
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow("" if value is None else _to_text(value) for value in row)
+def _print_csv(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextIO, has_header: bool) -> None:  # noqa: FBT001 of this module
+    if has_header:
+        out.write(",".join(map(_quote, names)) + "\n")
+    out.writelines(",".join("" if value is None else _quote(to_text(value)) for value in row) + "\n" for row in rows)
+
+
+def _quote(text: str) -> str:
+    """A field of CSV. An empty text has quotes, which a null has not."""
+    if text and not _SPECIAL.search(text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def _dump(names: Sequence[str], row: Sequence[Any]) -> str:
@@ -141,21 +159,26 @@ def _to_json(value: Any) -> Any:  # noqa: ANN401 any value of a column
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return _to_text(value)
+    return to_text(value)
 
 
-def _to_text(value: Any) -> str:  # noqa: ANN401 any value of a column
+def to_text(value: Any) -> str:  # noqa: ANN401 any value of a column
+    """A value as one text: bytes as hexadecimal digits, times as ISO 8601, nested values as JSON."""
     if value is None:
         return ""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
+        return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, dict | list | tuple):
         return json.dumps(_to_json(value), ensure_ascii=False)
     return str(value)
 
 
-def _shorten(text: str) -> str:
-    line = text.replace("\n", "\\n").replace("\r", "\\r")
-    return line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…"
+def _escape(text: str) -> str:
+    """A text without what moves the cursor of a terminal."""
+    return _CONTROLS.sub(lambda control: repr(control[0])[1:-1], text)
+
+
+def _shorten(line: str, widest: int | None) -> str:
+    return line if widest is None or len(line) <= widest else line[: widest - 1] + "…"

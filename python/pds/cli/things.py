@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from pds.by_url import find_kind, open_parent
 from pds.by_url import list as list_entries
-from pds.cli.output import print_batches, print_fields, print_line, print_problems, print_rows
+from pds.cli.output import print_batches, print_error, print_fields, print_problems, print_rows
 from pds.dataset import ParquetDatasetStore
-from pds.errors import InvalidInput, NotFound
+from pds.errors import (
+    DatasetIncomplete,
+    InvalidInput,
+    ManifestCorrupted,
+    NotFound,
+    PartCorrupted,
+    RemoteStoreError,
+    VerificationFailed,
+)
 from pds.odf import Dataset
 from pds.producers.pipeline import Pipeline
+from pds.store import Store
 from pds.table.table import Table
+from pds.urls import normalize_url
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     import pyarrow as pa
+
+    from pds.producers.tables import PipelineRows
 
 
 OK = 0
@@ -47,7 +62,12 @@ class Thing:
         if self.kind != "table":
             raise self.refuse("has no such command; it is for tables")
         table = Table(self.store, self.path)
-        return table if as_of is None else table.as_of(to_version(as_of))
+        return table if as_of is None else table.as_of(to_version(as_of, table.tags, table.version))
+
+    def refuse_versions(self, as_of: str | None) -> None:
+        """Refuse `--as-of` for what has one version."""
+        if as_of is not None:
+            raise self.refuse("has no versions to look at")
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline."""
@@ -62,27 +82,50 @@ class Thing:
         return Dataset(self.store, self.path)
 
 
-def to_version(text: str) -> int | datetime | str:
-    """Return what a text names: a version, a time with a time zone, or a tag."""
-    if text.isascii() and text.isdigit():
+def to_version(text: str, tags: Container[str], newest: int) -> int | datetime | str:
+    """Return what a text names: a tag, a version, or a time with a time zone.
+
+    Raises:
+        InvalidInput: It is the name of a tag and the number of another version, or a time without a time zone.
+    """
+    is_number = text.isascii() and text.isdigit()
+    if text in tags:
+        if is_number and int(text) <= newest:
+            raise InvalidInput(f"{text} is a version, and the name of a tag; rename the tag")
+        return text
+    if is_number:
         return int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         return text
-    return when if when.tzinfo is not None else text
+    if when.tzinfo is None:
+        raise InvalidInput(f"the time {text!r} has no time zone; append Z for UTC")
+    return when
 
 
 def list_things(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print what lies below a URL."""
     entries = list_entries(args.url, storage_options=options)
+    if not entries and not _has_something(args.url, options):
+        raise NotFound(f"there is nothing at {args.url!r}")
     print_rows(["kind", "path", "url"], [(entry.kind, entry.path, entry.url) for entry in entries], args.output)
     return OK
+
+
+def _has_something(url: str, options: dict[str, object]) -> bool:
+    normal, _ = normalize_url(url)
+    if normal.startswith("file://"):
+        return Path(unquote(normal.removeprefix("file://"))).is_dir()
+    with Store(url, options) as store:
+        return any(True for _ in store.list_files("")) or any(True for _ in store.list_folders(""))
 
 
 def show(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print what a thing is."""
     thing = Thing(args.url, options)
+    if thing.kind in ("dataset", "chain"):
+        thing.refuse_versions(args.as_of)
     describe: dict[str, Callable[[], dict[str, Any]]] = {
         "table": lambda: _describe_table(thing.table(args.as_of)),
         "dataset": lambda: _describe_dataset(thing),
@@ -128,9 +171,10 @@ def _describe_pipeline(pipeline: Pipeline, as_of: str | None) -> dict[str, Any]:
 
 
 def _to_pipeline_version(as_of: str | None, pipeline: Pipeline) -> int | str:
+    newest = pipeline.version
     if as_of is None:
-        return pipeline.version
-    version = to_version(as_of)
+        return newest
+    version = to_version(as_of, pipeline.tags, newest)
     if isinstance(version, datetime):
         raise InvalidInput("a pipeline is read at a version or a tag, not at a time")
     return version
@@ -157,6 +201,8 @@ def show_columns(args: argparse.Namespace, options: dict[str, object]) -> int:
 def show_history(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the versions, newest first, or watch for new ones."""
     thing = Thing(args.url, options)
+    if args.watch and args.output == "json":
+        raise InvalidInput("--watch prints rows as they come; use -o ndjson, csv or text")
     names = ["version", "created_at", "operation", "commit_id"]
     versions = _read_history(thing, args.limit)
     print_rows(names, [[version[name] for name in names] for version in versions], args.output)
@@ -164,11 +210,32 @@ def show_history(args: argparse.Namespace, options: dict[str, object]) -> int:
     while args.watch:
         sys.stdout.flush()
         time.sleep(args.interval)
-        new = [version for version in _read_history(thing, None if known == 0 else 100) if version["version"] > known]
-        for version in reversed(new):
-            print_line("  ".join(str(version[name]) for name in names))
+        for version in _new_versions(thing, known):
+            print_rows(names, [[version[name] for name in names]], args.output, has_header=False)
             known = version["version"]
     return OK
+
+
+def _new_versions(thing: Thing, known: int) -> list[dict[str, Any]]:
+    """The versions after one, oldest first; all of them if there is none after which there could be others."""
+    limit = 1
+    while True:
+        history = _read_history(thing, limit)
+        newest = history[0]["version"] if history else 0
+        if newest < known:
+            print_error(f"{thing.url} was made anew", FAILED)
+            known = 0
+        versions = [version for version in history if version["version"] > known]
+        # Others may have come since the last look.
+        if len(history) < limit or len(versions) < limit:
+            break
+        limit *= 2
+    if not versions:
+        return []
+    oldest = versions[-1]["version"]
+    if oldest > known + 1:
+        print_error(f"versions {known + 1} to {oldest - 1} are gone: a vacuum removed them", FAILED)
+    return versions[::-1]
 
 
 def _read_history(thing: Thing, limit: int | None) -> list[dict[str, Any]]:
@@ -195,6 +262,7 @@ def show_files(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the data files."""
     thing = Thing(args.url, options)
     if thing.kind == "dataset":
+        thing.refuse_versions(args.as_of)
         manifest = thing.datasets().read_manifest(thing.path)
         print_rows(["path"], [(part,) for part in manifest.parts], args.output)
         return OK
@@ -213,7 +281,12 @@ def scan(args: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def _columns(args: argparse.Namespace) -> list[str] | None:
-    return args.columns.split(",") if args.columns else None
+    if args.columns is None:
+        return None
+    columns = [name for line in csv.reader([args.columns]) for name in line]
+    if not columns or "" in columns or len(set(columns)) < len(columns):
+        raise InvalidInput(f"--columns are names, each once, separated by commas, not {args.columns!r}")
+    return columns
 
 
 def _open_rows(
@@ -221,7 +294,9 @@ def _open_rows(
 ) -> tuple[Thing, pa.Schema, Callable[[list[str] | None], Iterable[pa.RecordBatch]]]:
     """The rows of a thing: their columns, and how they are read."""
     thing = Thing(args.url, options)
-    where, as_of, limit = getattr(args, "where", None), getattr(args, "as_of", None), getattr(args, "limit", None)
+    where, as_of, limit = getattr(args, "where", None), args.as_of, getattr(args, "limit", None)
+    if args.stage is not None and thing.kind != "pipeline":
+        raise thing.refuse("has no stages")
     if thing.kind == "table":
         table = thing.table(as_of)
         return thing, table.schema, lambda columns: table.scan(columns, where=where, limit=limit).to_reader()
@@ -229,15 +304,14 @@ def _open_rows(
         rows = _open_stage(thing, args.stage, as_of)
         if where is not None:
             raise thing.refuse("has no filters; read it with Python")
-        return thing, rows.schema, lambda columns: _select(rows.to_reader(), columns)
+        return thing, rows.schema, lambda columns: _select(rows, columns)
     if thing.kind == "chain":
-        chain, at = thing.chain(), None if as_of is None else to_version(as_of)
+        chain, at = thing.chain(), None if as_of is None else to_version(as_of, (), 0)
         if isinstance(at, int):
             raise InvalidInput("a chain is read at a time with a time zone, or at the hash of a block")
         schema = chain.scan(as_of=at).schema
         return thing, schema, lambda columns: chain.scan(columns, where=where, as_of=at).to_reader()
-    if as_of is not None:
-        raise thing.refuse("has no versions to read")
+    thing.refuse_versions(as_of)
     datasets, path = thing.datasets(), thing.path
     schema = datasets.scan_dataset(path).schema
     return thing, schema, lambda columns: datasets.scan_dataset(path, columns=columns, where=where)
@@ -251,18 +325,21 @@ def _open_stage(thing: Thing, stage: str | None, as_of: str | None) -> Any:  # n
     return version[stage].scan()
 
 
-def _select(batches: Iterable[pa.RecordBatch], columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-    return batches if columns is None else (batch.select(columns) for batch in batches)
+def _select(rows: PipelineRows, columns: list[str] | None) -> Iterable[pa.RecordBatch]:
+    names = rows.schema.names
+    missing = [name for name in columns or () if name not in names]
+    if missing:
+        raise InvalidInput(f"there are no columns {missing}; there are {names}")
+    return rows.to_reader() if columns is None else (batch.select(columns) for batch in rows.to_reader())
 
 
 def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterable[pa.RecordBatch]:
-    left = limit
-    for batch in batches:
-        if left is None:
-            yield batch
-            continue
-        if left <= 0:
-            return
+    if limit is None:
+        yield from batches
+        return
+    left, stream = limit, iter(batches)
+    # The batch after the last row that is printed is not asked for.
+    while left > 0 and (batch := next(stream, None)) is not None:
         yield batch.slice(0, left)
         left -= batch.num_rows
 
@@ -290,15 +367,30 @@ def verify(args: argparse.Namespace, options: dict[str, object]) -> int:
         result = thing.table(args.as_of).verify()
         print_problems(["path", "problem"], result.problems, args.output)
         return FAILED if result.problems else OK
-    if thing.kind == "dataset":
-        report = thing.datasets().verify_dataset(thing.path)
-        print_fields({"parts": report.parts, "rows": report.rows, "bytes": report.bytes}, args.output)
-        return OK
-    if thing.kind == "chain":
-        chain = thing.chain().verify()
-        print_fields({"blocks": chain.blocks, "slices": chain.slices, "rows": chain.rows}, args.output)
-        return OK
+    if thing.kind in ("dataset", "chain"):
+        thing.refuse_versions(args.as_of)
+        try:
+            report = _verify_dataset(thing) if thing.kind == "dataset" else _verify_chain(thing)
+        except (DatasetIncomplete, ManifestCorrupted, PartCorrupted) as error:
+            problems = [(error.path, error.args[0])]
+        except VerificationFailed as error:
+            problems = list(error.problems)
+        else:
+            print_fields(report, args.output)
+            return OK
+        print_problems(["path", "problem"], problems, args.output)
+        return FAILED
     raise thing.refuse("is checked by the process that declares it: Pipeline.check")
+
+
+def _verify_dataset(thing: Thing) -> dict[str, Any]:
+    report = thing.datasets().verify_dataset(thing.path)
+    return {"parts": report.parts, "rows": report.rows, "bytes": report.bytes}
+
+
+def _verify_chain(thing: Thing) -> dict[str, Any]:
+    result = thing.chain().verify()
+    return {"blocks": result.blocks, "slices": result.slices, "rows": result.rows}
 
 
 def optimize(args: argparse.Namespace, options: dict[str, object]) -> int:
@@ -338,17 +430,18 @@ def require_consent(args: argparse.Namespace, what: str) -> None:
     """Ask at a terminal whether to go on; elsewhere `--yes` is needed."""
     if args.yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise InvalidInput(f"to {what} needs --yes")
     sys.stderr.write(f"{what}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidInput("nothing was done")
+        raise RemoteStoreError("nothing was done")
 
 
 def restore(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Make the rows of an earlier version those of a new one."""
-    result = Thing(args.url, options).table().restore(to_version(args.version))
+    table = Thing(args.url, options).table()
+    result = table.restore(to_version(args.version, table.tags, table.version))
     print_fields({"version": result.version}, args.output)
     return OK
 
@@ -362,6 +455,8 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
     else:
         table = thing.table()
     if args.name is None:
+        if args.delete:
+            raise InvalidInput("--delete needs the name of a tag")
         tags = dict(table.tags) if table is not None else thing.pipeline().tags
         print_rows(["tag", "version"], sorted(tags.items()), args.output)
         return OK

@@ -18,7 +18,7 @@ const MIN_PIECE_ROWS: usize = 8192;
 /// The most ranges of rows that are decoded at once: as many as are worth starting a task, and their pages are fetched
 /// by few requests where they are not far apart.
 const MAX_RANGES: usize = 32;
-/// The rows that are read first where a reader may stop early. Then twice as many, up to [`MIN_PIECE_ROWS`].
+/// The rows that are read first where a reader may stop early. Then twice as many, up to what memory allows.
 const FIRST_ROWS: usize = 1024;
 
 /// How far is read ahead of the rows that are asked for, and where that begins.
@@ -53,20 +53,15 @@ impl Pace {
     /// Cuts ranges of rows into pieces, where `rows` rows are worth reading at once.
     pub(super) fn split(self, ranges: &[Range<usize>], rows: usize) -> Vec<Range<usize>> {
         let most = rows.max(MIN_PIECE_ROWS);
+        let ranges = ranges.iter();
         match self {
-            Self::Full => ranges.iter().flat_map(|r| split(r, most, most)).collect(),
+            Self::Full => ranges.flat_map(|r| split(r, most, most)).collect(),
             Self::OnDemand(RunEnd::First) => {
-                let pieces = ranges.iter();
-                pieces
-                    .flat_map(|r| split(r, FIRST_ROWS, MIN_PIECE_ROWS))
-                    .collect()
+                ranges.flat_map(|r| split(r, FIRST_ROWS, most)).collect()
             }
-            Self::OnDemand(RunEnd::Last) => {
-                let pieces = ranges.iter();
-                pieces
-                    .flat_map(|r| split_back(r, FIRST_ROWS, MIN_PIECE_ROWS))
-                    .collect()
-            }
+            Self::OnDemand(RunEnd::Last) => ranges
+                .flat_map(|r| split_back(r, FIRST_ROWS, most))
+                .collect(),
         }
     }
 

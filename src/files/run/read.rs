@@ -110,11 +110,13 @@ impl RunReader {
         };
         let reading = Arc::new(reading);
         let schema = Arc::new(self.schema.project(columns).map_err(arrow_error)?);
-        Ok(BatchStream::spawn(
-            schema,
-            &Cancel::default(),
-            move |sender| reading.send(sender),
-        ))
+        let cancel = Cancel::default();
+        Ok(match pace {
+            Pace::Full => BatchStream::spawn(schema, &cancel, move |sender| reading.send(sender)),
+            Pace::OnDemand(_) => {
+                BatchStream::spawn_ahead(schema, &cancel, 1, move |sender| reading.send(sender))
+            }
+        })
     }
 
     /// The number of blocks of the key indexes that each of some keys can be in, 0 for those that the indexes do not tell
