@@ -78,12 +78,6 @@ assert "pyarrow" not in sys.modules
         "import remote_store, pds.errors; from remote_store.ext import parquet",
     ],
 )
-def test_all_errors_have_one_base_class() -> None:
-    assert pds.Error is pds.RemoteStoreError
-    for name in pds.errors.__all__:
-        assert issubclass(getattr(pds, name), pds.Error), name
-
-
 def test_clauses_for_remote_store_catch_errors_of_pds(imports: str) -> None:
     """Whatever is imported first."""
     program = f"""
@@ -109,3 +103,9 @@ assert issubclass(pds.PartCorrupted, parquet.DatasetIncomplete)
 assert issubclass(pds.DatasetIncomplete, parquet.DatasetIncomplete)
 """
     subprocess.run([sys.executable, "-c", f"import sys\n{program}"], check=True)
+
+
+def test_all_errors_have_one_base_class() -> None:
+    assert pds.Error is pds.RemoteStoreError
+    for name in pds.errors.__all__:
+        assert issubclass(getattr(pds, name), pds.Error), name
