@@ -46,9 +46,9 @@ pub enum AggregateFunction {
     Variance,
     /// The root of the variance of a sample.
     Stddev,
-    /// The variance of all there is: divided by the number of values. Null if there is none.
+    /// The variance of a population: divided by the number of values. Null without values.
     VarPop,
-    /// The root of the variance of all there is.
+    /// The root of the variance of a population.
     StddevPop,
 }
 
@@ -231,7 +231,7 @@ fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType
             if plain.is_numeric() {
                 return Ok(Some(T::Float64));
             }
-            Err(refused(aggregate, &format!("{plain} is no number")))
+            Err(refused(aggregate, &format!("{plain} is not a number")))
         }
         _ => match plain {
             T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::UInt8 | T::UInt16 | T::UInt32 => {
@@ -247,7 +247,7 @@ fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType
                 aggregate,
                 &format!("decimals of more than {MAX_SUMMED_PRECISION} digits have no exact sum"),
             )),
-            other => Err(refused(aggregate, &format!("{other} is no number"))),
+            other => Err(refused(aggregate, &format!("{other} is not a number"))),
         },
     }
 }

@@ -264,7 +264,7 @@ fn round_digits(first: usize, digits: &[u32]) -> f64 {
     scale(mantissa as f64, lowest + dropped + MIN_EXPONENT)
 }
 
-/// A whole number of at most 2^53, times a power of two of which the result is exact, or infinite.
+/// A number times a power of two: exact unless the result is below the normal doubles, or infinite.
 pub(super) fn scale(mut value: f64, mut exponent: i64) -> f64 {
     while exponent > 0 && value.is_finite() {
         let step = exponent.min(1000);

@@ -95,7 +95,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// The name of the column that it is; None for what is no column.
+    /// The name of the column, if the expression is a column.
     pub(super) fn column(&self) -> Option<&str> {
         self.expr.downcast_ref::<Column>().map(Column::name)
     }

@@ -21,7 +21,7 @@ use crate::error::Result;
 /// What is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spread {
-    /// Of a sample, which has n - 1 degrees of freedom, or of all there is.
+    /// Of a sample, which has n - 1 degrees of freedom, or of a population.
     pub(super) of_sample: bool,
     pub(super) is_root: bool,
 }
@@ -48,7 +48,6 @@ impl Variance {
     }
 
     /// None for too few values; not-a-number if a value is not finite, an infinity if a square does not fit a double.
-    #[expect(clippy::cast_precision_loss, reason = "the result is a double")]
     fn result(&mut self) -> Option<f64> {
         let degrees = if self.spread.of_sample {
             self.count - 1
@@ -74,7 +73,7 @@ impl Variance {
         } else {
             BigUint::ZERO
         };
-        let variance = to_double(&difference) / self.count as f64 / degrees as f64;
+        let variance = quotient(&difference, [self.count, degrees]);
         Some(if self.spread.is_root {
             variance.sqrt()
         } else {
@@ -83,12 +82,12 @@ impl Variance {
     }
 }
 
-/// The double nearest to a number of 2^-2148.
+/// A number of 2^-2148, divided. It is scaled last, since it may be too large for a double before it is divided.
 #[expect(
     clippy::cast_precision_loss,
     reason = "the last bit says whether there are more"
 )]
-fn to_double(number: &BigUint) -> f64 {
+fn quotient(number: &BigUint, divisors: [i64; 2]) -> f64 {
     let shift = number.bits().saturating_sub(64);
     let top = (number >> shift)
         .iter_u64_digits()
@@ -96,7 +95,8 @@ fn to_double(number: &BigUint) -> f64 {
         .unwrap_or_default();
     let has_more = number.trailing_zeros().is_some_and(|zeros| zeros < shift);
     let exponent = i64::try_from(shift).unwrap_or(i64::MAX) + 2 * MIN_EXPONENT;
-    scale((top | u64::from(has_more)) as f64, exponent)
+    let divided = (top | u64::from(has_more)) as f64 / divisors[0] as f64 / divisors[1] as f64;
+    scale(divided, exponent)
 }
 
 impl Accumulator for Variance {

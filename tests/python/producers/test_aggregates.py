@@ -328,6 +328,23 @@ def test_feeders_and_aggregates_of_aggregates(memory_store: pds.Store) -> None:
     assert sums(pipeline) == sums(pipeline, "signs") == {}
 
 
+def test_variances_of_great_and_tiny_values(memory_store: pds.Store) -> None:
+    """The squares and the result fit a double; the sum of squares times the number of values does not."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=pa.float64())
+    pipeline.aggregate("s", aggregates={name: ("value", name) for name in SPREADS}, name="spreads")
+    groups = {
+        1: [1.3e154, -1.3e154] * 50,
+        2: [1e-150, 3e-150],
+        3: [1e150] * 99 + [2e150],
+        4: [1e9 + n for n in range(9)],
+    }
+    pipeline.update(s=pds.Changes([(key, value) for key, values in groups.items() for value in values]))
+    for row in pipeline["spreads"].read().to_pylist():
+        values = groups[row["target_key"]]
+        assert row["value"] == pytest.approx({name: _spread(values, name) for name in SPREADS}, rel=1e-14, abs=0.0)
+
+
 def test_a_row_of_a_large_group_costs_what_changed(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     rows = pipeline.source("rows", key=INT, value=INT)
@@ -435,7 +452,7 @@ def test_definitions(memory_store: pds.Store) -> None:
         ({"n": 1}, pds.InvalidType, "pair of column and function"),
         ({"n": ("value", "median")}, pds.InvalidInput, "'median'.*none of"),
         ({"n": ("price", "sum")}, pds.InvalidInput, 'no column "price"; there are \\["value"\\]'),
-        ({"n": ("value", "sum")}, pds.InvalidInput, '"n" cannot be computed: Utf8 is no number'),
+        ({"n": ("value", "sum")}, pds.InvalidInput, '"n" cannot be computed: Utf8 is not a number'),
         ({"": "count"}, pds.InvalidInput, "an aggregate needs a name"),
     ],
 )

@@ -25,7 +25,7 @@ def test_runs_of_equal_values(memory_store: pds.Store) -> None:
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([5, None], INT))
     assert _aggregate(memory_store, runs, {"n": ("value", "count"), "rows": "count"}) == [{"n": 2, "rows": 3}]
     for function in ("min", "max", "sum", "mean"):
-        with pytest.raises(pds.InvalidInput, match=r"run-end-encoded|is no number"):
+        with pytest.raises(pds.InvalidInput, match=r"run-end-encoded|is not a number"):
             _aggregate(memory_store, runs, {"x": ("value", function)})
 
 
