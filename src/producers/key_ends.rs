@@ -15,8 +15,9 @@ use crate::error::Result;
 use crate::files::SortKeys;
 use crate::run::RunEnd;
 
-/// If an update changes more rows of a key, all of its rows are read.
-const MAX_CHANGED: u64 = 1 << 16;
+/// If an update changes more rows or, about, bytes of a key, all of its rows are read.
+const MAX_CHANGED_ROWS: u64 = 1 << 16;
+const MAX_CHANGED_BYTES: usize = 16 << 20;
 
 /// Reads the ends of keys, in their order.
 pub(super) struct KeyEnds<'a> {
@@ -83,7 +84,7 @@ impl<'a> KeyEnds<'a> {
             return Ok(Some(changed));
         };
         let delta = delta.take(key)?;
-        if delta.rows.rows() > MAX_CHANGED {
+        if delta.rows.rows() > MAX_CHANGED_ROWS || delta.rows.bytes() > MAX_CHANGED_BYTES {
             return Ok(None);
         }
         for batch in delta.rows.read().map_err(to_error)? {

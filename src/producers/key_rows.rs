@@ -10,7 +10,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use super::cursor::Cursor;
 use super::diff::{Delta, KeyWriter, keys_only};
-use super::layers::{Layer, newest_rows, to_arrow, to_error};
+use super::layers::{Layer, to_arrow, to_error};
 use super::lookup::{StoredTable, cancellable};
 use crate::error::Result;
 use crate::files::{SortKeys, SortedBatches, Spill, SpillWriter};
@@ -101,16 +101,7 @@ impl StoredTable {
                 has_deletes: run.has_deletes,
             });
         }
-        let kept: Vec<usize> = (0..columns).collect();
-        let schema = Arc::new(self.shape.schema.project(&kept).map_err(to_error)?);
-        let mut by = self.shape.sort_columns(self.shape.wins_by);
-        if from == RunEnd::Last {
-            for column in &mut by {
-                column.options.descending = !column.options.descending;
-                column.options.nulls_first = !column.options.nulls_first;
-            }
-        }
-        newest_rows(layers, &schema, &by, false)
+        self.newest_of(layers, columns, from)
     }
 }
 

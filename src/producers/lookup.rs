@@ -17,7 +17,7 @@ use super::tables::TableShape;
 use crate::error::Result;
 use crate::files::{SortedBatches, Spill};
 use crate::parquet::Cancel;
-use crate::run::{KeyRange, KeySelection, RunReader};
+use crate::run::{KeyRange, KeySelection, RunEnd, RunReader};
 use crate::store::Store;
 
 /// The most keys that are looked up at once.
@@ -59,9 +59,26 @@ impl StoredTable {
     ) -> Result<SortedBatches> {
         let mut layers: Vec<Layer> = newer.into_iter().collect();
         layers.extend(self.layers(&self.runs, keys, columns)?);
-        let kept: Vec<usize> = (0..columns).collect();
-        let schema = Arc::new(self.shape.schema.project(&kept).map_err(to_error)?);
-        let by = self.shape.sort_columns(self.shape.wins_by);
+        self.newest_of(layers, columns, RunEnd::First)
+    }
+
+    /// The newest rows of layers, newest first, which have the first `columns` columns and come from one end.
+    pub(super) fn newest_of(
+        &self,
+        layers: Vec<Layer>,
+        columns: usize,
+        from: RunEnd,
+    ) -> Result<SortedBatches> {
+        let first_columns: Vec<usize> = (0..columns).collect();
+        let schema = self.shape.schema.project(&first_columns);
+        let schema = Arc::new(schema.map_err(to_error)?);
+        let mut by = self.shape.sort_columns(self.shape.wins_by);
+        if from == RunEnd::Last {
+            for column in &mut by {
+                column.options.descending = !column.options.descending;
+                column.options.nulls_first = !column.options.nulls_first;
+            }
+        }
         newest_rows(layers, &schema, &by, false)
     }
 
