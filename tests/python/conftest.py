@@ -15,10 +15,13 @@ import pytest
 
 import pds
 from gcs_fake import FakeGcs
+from pds import cli
 from servers import AzureServer, S3Server, Toxiproxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Run = Callable[..., tuple[int, str, str]]
 
 # Fixtures that stand for a server: whoever asks for one carries its marker.
 MARKER_OF = {
@@ -191,3 +194,18 @@ def remote_store_sdist() -> Path:
     """The unpacked source distribution of remote-store, fetched by `make setup`."""
     home = Path(os.environ.get("PDS_CACHE", Path.home() / ".cache" / "pds"))
     return home / "sdist" / f"remote_store-{importlib.metadata.version('remote-store')}"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the ``pds`` command with arguments: the exit code, and what it prints to stdout and stderr."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        try:
+            code = cli.main(argv)
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run

@@ -20,9 +20,7 @@ import pds
 from pds import cli
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Run = Callable[..., tuple[int, str, str]]
+    from tests.python.conftest import Run
 
 ROWS = pa.table({"id": list(range(100)), "name": [f"n{index}" for index in range(100)]})
 
@@ -35,19 +33,6 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def datasets(url: str) -> pds.ParquetDatasetStore:
     return pds.ParquetDatasetStore(pds.Store(url))
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            code = cli.main(argv)
-        except SystemExit as stop:
-            code = int(str(stop.code))
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
 
 
 def _one_line(err: str) -> bool:

@@ -20,13 +20,11 @@ import pyarrow.csv as pc
 import pytest
 
 import pds
-from pds import cli
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Run = Callable[..., tuple[int, str, str]]
+    from tests.python.conftest import Run
 
 UTC_TIME = pa.timestamp("us", "UTC")
 AT = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
@@ -42,23 +40,13 @@ ROWS = pa.table(
 )
 
 
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            code = cli.main(argv)
-        except SystemExit as stop:
-            code = int(str(stop.code))
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
-
 
 @pytest.fixture
-def table(run: Run) -> pds.Table:
+def table() -> pds.Table:
     return pds.write_table("lake/events", ROWS, key="id")
 
 
@@ -305,7 +293,7 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "reason"),
     [
-        (["show", "nothing"], 1, "there is no table, dataset, pipeline or chain at 'nothing'"),
+        (["show", "nothing"], 1, "nothing at 'nothing' is a table, dataset, pipeline or chain"),
         (["scan", "lake/events", "--columns", "x"], 2, "x"),
         (["scan", "lake/events", "--where", "x ="], 2, "x ="),
         (["scan", "lake/events", "--as-of", "9"], 2, "there is no version 9"),
@@ -329,7 +317,8 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["scan", "lake/events", "-n", "9" * 20], 2, "invalid"),
         (["history", "lake/events", "--watch", "--interval", "nan"], 2, "invalid"),
         (["history", "lake/events", "--watch", "-o", "json"], 2, "-o ndjson"),
-        (["tag", "lake/events", "--delete"], 2, "--delete needs the name"),
+        (["tag", "lake/events", "--delete"], 2, "--delete takes the name"),
+        (["tag", "lake/events", "x", "1", "--delete"], 2, "and no version"),
         (["ls", "nowhere"], 1, "there is nothing at 'nowhere'"),
     ],
 )

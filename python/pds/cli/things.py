@@ -50,7 +50,7 @@ class Thing:
         self.store, self.path = open_parent(url, options, None)
         kind = find_kind(self.store, self.path)
         if kind is None:
-            raise NotFound(f"there is no table, dataset, pipeline or chain at {url!r}", path=self.path)
+            raise NotFound(f"nothing at {url!r} is a table, dataset, pipeline or chain", path=self.path)
         self.kind: str = kind
 
     def refuse(self, what: str) -> InvalidInput:
@@ -217,13 +217,13 @@ def show_history(args: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def _new_versions(thing: Thing, known: int) -> list[dict[str, Any]]:
-    """The versions after one, oldest first; all of them if there is none after which there could be others."""
+    """Return the versions after `known`, oldest first; all versions if the thing was dropped and created again."""
     limit = 1
     while True:
         history = _read_history(thing, limit)
         newest = history[0]["version"] if history else 0
         if newest < known:
-            print_error(f"{thing.url} was made anew", FAILED)
+            print_error(f"{thing.url} was dropped and created again", FAILED)
             known = 0
         versions = [version for version in history if version["version"] > known]
         # Others may have come since the last look.
@@ -329,7 +329,7 @@ def _select(rows: PipelineRows, columns: list[str] | None) -> Iterable[pa.Record
     names = rows.schema.names
     missing = [name for name in columns or () if name not in names]
     if missing:
-        raise InvalidInput(f"there are no columns {missing}; there are {names}")
+        raise InvalidInput(f"columns {missing} do not exist; the columns are {names}")
     return rows.to_reader() if columns is None else (batch.select(columns) for batch in rows.to_reader())
 
 
@@ -454,9 +454,9 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
         pipeline = thing.pipeline()
     else:
         table = thing.table()
+    if args.delete and (args.name is None or args.version is not None):
+        raise InvalidInput("--delete takes the name of a tag, and no version")
     if args.name is None:
-        if args.delete:
-            raise InvalidInput("--delete needs the name of a tag")
         tags = dict(table.tags) if table is not None else thing.pipeline().tags
         print_rows(["tag", "version"], sorted(tags.items()), args.output)
         return OK

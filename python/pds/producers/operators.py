@@ -69,7 +69,7 @@ def make_first(stage: str, by: str | Sequence[str], rows: int, descending: bool 
 
 
 def make_order(stage: str, by: str | Sequence[str] | None, descending: bool) -> tuple[list[str], bool] | None:  # noqa: FBT001 an order
-    """Return the order of the values of a key; raise an InvalidInput or InvalidType for what is none."""
+    """Check the order of the values of a key; raise an InvalidInput or InvalidType if it is not valid."""
     if not isinstance(descending, bool):
         raise InvalidType(f"order_descending of {stage!r} must be True or False, not {descending!r}")
     if by is None:
