@@ -39,6 +39,21 @@ impl LocalFile {
         Ok((opened, meta.size))
     }
 
+    /// The same version of the file without a descriptor.
+    pub(super) fn without_descriptor(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            path: self.path.clone(),
+            version: self.version.clone(),
+            cached: None,
+        }
+    }
+
+    /// Whether both are one version of a file.
+    pub(super) fn is_version_of(&self, other: &Self) -> bool {
+        self.version.is_some() && self.version == other.version
+    }
+
     /// Reads a range of bytes; [`ErrorKind::Conflict`] if the file was replaced and its descriptor was not kept.
     pub(super) fn read(&self, range: &Range<u64>) -> Result<Bytes> {
         if let Some(cached) = &self.cached {

@@ -38,7 +38,7 @@ pub(crate) enum PartSource {
     Store { e_tag: Option<String>, tail: Bytes },
 }
 
-/// Opens the file at `path`. Of an object, the last `tail_bytes` are fetched first.
+/// Opens the file at `path`. The last `tail_bytes` are read first, of a local file at least [`TAIL_BYTES`].
 pub(crate) async fn open(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
     open_with_indexes(store, path, tail_bytes, 0).await
 }
@@ -51,7 +51,7 @@ pub(crate) async fn open_with_indexes(
     index_bytes: u64,
 ) -> Result<OpenPart> {
     match store.local() {
-        Some(_) => open_local(store, path).await,
+        Some(_) => open_local(store, path, tail_bytes).await,
         None => open_remote(store, path, tail_bytes, index_bytes).await,
     }
 }
@@ -64,6 +64,34 @@ impl OpenPart {
             file,
             source: self.source.clone(),
         }
+    }
+
+    /// The same part, to be kept: without the descriptor of a local file.
+    pub(crate) fn without_descriptor(self: &Arc<Self>) -> Arc<Self> {
+        match &self.source {
+            PartSource::Store { .. } => Arc::clone(self),
+            PartSource::Local(file) => Arc::new(Self {
+                source: PartSource::Local(Arc::new(file.without_descriptor())),
+                ..self.as_ref().clone()
+            }),
+        }
+    }
+
+    /// Opens the local file of the part once more; `None` if another one is there now, or the part is in an object store.
+    pub(crate) async fn reopen(&self, store: &Store) -> Result<Option<Self>> {
+        let PartSource::Local(known) = &self.source else {
+            return Ok(None);
+        };
+        let (store, path, known) = (store.clone(), self.path.clone(), Arc::clone(known));
+        let opened = run_blocking(move || {
+            let (file, _) = LocalFile::open(&store, &path)?;
+            Ok(file.is_version_of(&known).then_some(file))
+        });
+        let opened = opened.await?;
+        Ok(opened.map(|file| Self {
+            source: PartSource::Local(Arc::new(file)),
+            ..self.clone()
+        }))
     }
 
     /// About how many bytes it takes in memory.
@@ -97,11 +125,11 @@ impl OpenPart {
     }
 }
 
-async fn open_local(store: &Store, path: &str) -> Result<OpenPart> {
+async fn open_local(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
     let (store, path) = (store.clone(), path.to_owned());
     run_blocking(move || {
         let (file, length) = LocalFile::open(&store, &path)?;
-        let mut tail_bytes = TAIL_BYTES.min(length);
+        let mut tail_bytes = tail_bytes.max(TAIL_BYTES).min(length);
         loop {
             let tail = file.read(&(length - tail_bytes..length))?;
             match ParquetFile::open(&tail, length)? {

@@ -14,7 +14,7 @@ pub(crate) async fn read_block_keys(
     folder: &str,
     file: &RunFile,
 ) -> Result<Vec<Value>> {
-    let part = open_cached(store, folder, file).await?;
+    let part = open_cached(store, folder, file).await?.part;
     let file_path = path::join(folder, &file.name);
     let in_file = |e: Error| {
         let e = e.context(format!("file {file_path:?}"));

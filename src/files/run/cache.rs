@@ -1,9 +1,9 @@
 //! What a process keeps of the runs in a store: lookups come back to the same pages, and files never change.
 //!
-//! Kept are open files of object stores (footers, page indexes, and small files as a whole), and the decoded columns of
-//! pages that lookups have read: an update reads the same pages for the old rows, for the rows of its next stage, and
-//! often in the update after it. What was used least recently goes. Local files are not kept open, since each holds a
-//! descriptor.
+//! Kept are the footers of files with their key indexes, of object stores page indexes and small files as a whole, too;
+//! and the decoded columns of pages that lookups have read: an update reads the same pages for the old rows, for the rows
+//! of its next stage, and often in the update after it. What was used least recently goes. Local files are not kept open,
+//! since each holds a descriptor: one whose version is still the same is not parsed again.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::ArrayRef;
 
-use super::RunFile;
+use super::index::{Blocks, KeyIndex};
+use super::keys::CutKeys;
+use super::{KEY_INDEX, RunFile};
 use crate::error::Result;
 use crate::files::{OpenPart, RowGroupSelection, open_with_indexes};
 use crate::parquet::arrays::slice_arrays;
@@ -35,7 +37,7 @@ type Column = Vec<ArrayRef>;
 /// What is kept of the runs in a store.
 #[derive(Debug)]
 struct RunCache {
-    files: Mutex<Cache<String, Arc<OpenPart>>>,
+    files: Mutex<Cache<String, IndexedPart>>,
     columns: Mutex<Cache<ColumnKey, Column>>,
 }
 
@@ -129,23 +131,76 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A file of a run, and what was parsed of its key index.
+#[derive(Debug, Clone)]
+pub(super) struct IndexedPart {
+    pub(super) part: Arc<OpenPart>,
+    /// By the number of columns of the key that are compared.
+    blocks: Arc<Mutex<HashMap<usize, Arc<Blocks>>>>,
+}
+
+impl IndexedPart {
+    fn new(part: OpenPart) -> Self {
+        Self {
+            part: Arc::new(part),
+            blocks: Arc::default(),
+        }
+    }
+
+    /// The blocks of the key index, by the first columns of the key.
+    pub(super) fn blocks(&self, cut: &CutKeys) -> Result<Arc<Blocks>> {
+        if let Some(blocks) = lock(&self.blocks).get(&cut.columns()) {
+            return Ok(Arc::clone(blocks));
+        }
+        let file = &self.part.file;
+        let blocks = KeyIndex::from_footer(file.metadata())?.blocks(cut, file.rows())?;
+        let blocks = Arc::new(blocks);
+        lock(&self.blocks).insert(cut.columns(), Arc::clone(&blocks));
+        Ok(blocks)
+    }
+
+    /// About how many bytes it takes in memory, with the blocks of all columns: their keys are in the footer as text.
+    fn memory_bytes(&self) -> usize {
+        let metadata = self.part.file.metadata().file_metadata();
+        let entries = metadata.key_value_metadata().into_iter().flatten();
+        let index = entries.filter(|entry| entry.key == KEY_INDEX);
+        let index: usize = index
+            .filter_map(|entry| Some(entry.value.as_ref()?.len()))
+            .sum();
+        self.part.memory_bytes() + 2 * index
+    }
+}
+
 /// Opens a file of a run in a folder.
 pub(super) async fn open_cached(
     store: &Store,
     folder: &str,
     file: &RunFile,
-) -> Result<Arc<OpenPart>> {
+) -> Result<IndexedPart> {
     let file_path = path::join(folder, &file.name);
-    if store.local().is_some() {
-        return open_file(store, &file_path, file).await;
-    }
     let cache = RunCache::of(store);
-    if let Some(part) = lock(&cache.files).get(&file_path) {
-        return Ok(part);
+    let kept = lock(&cache.files).get(&file_path);
+    let kept = match kept {
+        Some(kept) if store.local().is_some() => {
+            kept.part.reopen(store).await?.map(|part| IndexedPart {
+                part: Arc::new(part),
+                ..kept
+            })
+        }
+        kept => kept,
+    };
+    if let Some(kept) = kept {
+        return Ok(kept);
     }
-    let part = open_file(store, &file_path, file).await?;
-    lock(&cache.files).insert(file_path, Arc::clone(&part), part.memory_bytes());
-    Ok(part)
+    let opened = open_with_indexes(store, &file_path, file.footer_size, file.index_size).await?;
+    let opened = IndexedPart::new(opened);
+    let kept = IndexedPart {
+        part: opened.part.without_descriptor(),
+        ..opened.clone()
+    };
+    let bytes = kept.memory_bytes();
+    lock(&cache.files).insert(file_path, kept, bytes);
+    Ok(opened)
 }
 
 /// Opens the files anew the next time: one was replaced, is gone, or was damaged on its way.
@@ -155,11 +210,6 @@ pub(super) fn forget(store: &Store, folder: &str, files: &[RunFile]) {
     for file in files {
         kept.remove(&path::join(folder, &file.name));
     }
-}
-
-async fn open_file(store: &Store, file_path: &str, file: &RunFile) -> Result<Arc<OpenPart>> {
-    let opened = open_with_indexes(store, file_path, file.footer_size, file.index_size).await;
-    Ok(Arc::new(opened?))
 }
 
 /// The columns of some rows of a row group, range by range: those that are kept, and the others by `read`.

@@ -57,28 +57,6 @@ impl KeyIndex {
             last_key: cut.parse(std::slice::from_ref(&self.last))?,
         })
     }
-
-    /// The rows that can have one of the keys, as ascending ranges.
-    pub(super) fn rows_of(
-        &self,
-        cut: &CutKeys,
-        intervals: &KeyIntervals,
-        rows: u64,
-    ) -> Result<Vec<Range<u64>>> {
-        let blocks = self.blocks(cut, rows)?;
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for at in 0..blocks.first_keys.num_rows() {
-            if !intervals.overlap(blocks.low(at), blocks.high(at)) {
-                continue;
-            }
-            let Range { start, end } = blocks.rows_of(at);
-            match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
-            }
-        }
-        Ok(ranges)
-    }
 }
 
 /// The blocks of rows of a file, and between which keys they are.
@@ -104,9 +82,25 @@ impl Blocks {
         }
     }
 
-    fn rows_of(&self, at: usize) -> Range<u64> {
-        let begin = at as u64 * self.every;
-        begin..(begin + self.every).min(self.rows)
+    /// The rows that can have one of the keys, as ascending ranges.
+    pub(super) fn rows_of(&self, intervals: &KeyIntervals) -> Vec<Range<u64>> {
+        let blocks = self.first_keys.num_rows();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut first = 0;
+        for interval in &intervals.intervals {
+            first = gallop(first, blocks, |at| interval.begins_after(self.high(at)));
+            let end = gallop(first, blocks, |at| !interval.ends_before(self.low(at)));
+            if first == end {
+                continue;
+            }
+            let begin = first as u64 * self.every;
+            let end = (end as u64 * self.every).min(self.rows);
+            match ranges.last_mut() {
+                Some(last) if last.end >= begin => last.end = last.end.max(end),
+                _ => ranges.push(begin..end),
+            }
+        }
+        ranges
     }
 
     /// The number of blocks that a key can be in.

@@ -63,6 +63,11 @@ impl CutKeys {
         Ok(Self { schema, keys })
     }
 
+    /// The number of columns that are compared.
+    pub(super) fn columns(&self) -> usize {
+        self.schema.fields().len()
+    }
+
     /// Keys of a key index as rows, in comparable form. Of longer keys the first columns count.
     pub(super) fn parse(&self, keys: &[Vec<Value>]) -> Result<arrow_row::Rows> {
         let columns = self.schema.fields().iter().enumerate().map(|(at, field)| {

@@ -9,7 +9,7 @@ use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::cache::{forget, open_cached, read_through};
-use super::index::{KeyIndex, KeyIntervals};
+use super::index::{Blocks, KeyIntervals};
 use super::keys::{CutKeys, arrow_error};
 use super::pieces::{Pace, RunEnd, join_small, joins, pack, reverse};
 use super::selection::KeySelection;
@@ -24,7 +24,7 @@ use crate::parquet::arrays::align;
 use crate::parquet::page_selection::{GroupPages, RowSelection};
 use crate::parquet::row_ranges::RowRanges;
 use crate::parquet::types::batch_with_row_count;
-use crate::store::{Store, path};
+use crate::store::Store;
 
 /// The most requests at once.
 const CONCURRENT_REQUESTS: usize = 16;
@@ -133,8 +133,7 @@ impl RunReader {
         // A Vec, because the future of the iterator itself would not be Send.
         let opened: Vec<_> = opened.collect();
         let mut opened = stream::iter(opened).buffered(Pace::Full.ahead()).boxed();
-        while let Some((part, index)) = opened.try_next().await? {
-            let blocks = index.blocks(&reading.cut, part.file.rows())?;
+        while let Some((_, blocks)) = opened.try_next().await? {
             for (at, count) in counts.iter_mut().enumerate() {
                 let key = cut_keys.row(at);
                 let is_other = |other: usize| cut_keys.row(other) != key;
@@ -252,26 +251,24 @@ impl Reading {
         Ok((0..files.len()).filter(may_hold).collect())
     }
 
-    /// A file and its key index.
-    async fn open_indexed(&self, at: usize) -> Result<(Arc<OpenPart>, KeyIndex)> {
+    /// A file and the blocks of its key index.
+    async fn open_indexed(&self, at: usize) -> Result<(Arc<OpenPart>, Arc<Blocks>)> {
         let (folder, file) = (&self.reader.folder, &self.reader.run.files[at]);
-        let part = open_cached(&self.reader.store, folder, file).await?;
-        let index = KeyIndex::from_footer(part.file.metadata());
-        let index = index.map_err(|e| in_file(&path::join(folder, &file.name), e))?;
-        Ok((part, index))
+        let opened = open_cached(&self.reader.store, folder, file).await?;
+        let blocks = opened.blocks(&self.cut);
+        let blocks = blocks.map_err(|e| in_file(&opened.part.path, e))?;
+        Ok((opened.part, blocks))
     }
 
     /// The pieces of a file's row groups to read.
     async fn plan_file(&self, at: usize) -> Result<Vec<RowGroupSelection>> {
-        let (part, index) = self.open_indexed(at).await?;
+        let (part, blocks) = self.open_indexed(at).await?;
         let in_file = |e: Error| in_file(&part.path, e);
         let mut field_indices = self.field_indices(&part).map_err(in_file)?;
         field_indices.sort_unstable();
         field_indices.dedup();
         let field_indices: Arc<[usize]> = field_indices.into();
-        let rows = index
-            .rows_of(&self.cut, &self.cut_intervals, part.file.rows())
-            .map_err(in_file)?;
+        let rows = blocks.rows_of(&self.cut_intervals);
         let mut pieces = Vec::new();
         let mut begin = 0;
         for group in 0..part.file.metadata().num_row_groups() {
