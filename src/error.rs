@@ -61,6 +61,8 @@ pub enum ErrorKind {
     BlockCorrupted,
     /// A block breaks a rule of the chain; `detail` names the rule.
     InvalidAppend,
+    /// Another system, or another table, has written into the metadata that an export keeps.
+    ExportConflict,
     /// An object has a newer format than this version of pds reads.
     FormatNotSupported,
     /// The call was cancelled by its caller.

@@ -46,6 +46,7 @@ __all__ = [
     "drop_table",
     "enable_logging",
     "event_schema",
+    "export_delta",
     "find_deletes",
     "find_pipeline_commit",
     "find_upserts",
@@ -249,6 +250,11 @@ class _VerifyFields(TypedDict):
     rows: int
     bytes: int
     problems: list[tuple[str, str]]
+
+class _DeltaExportFields(TypedDict):
+    version: int
+    versions: int
+    bytes: int
 
 class _CheckFields(TypedDict):
     version: int
@@ -554,6 +560,7 @@ class ChainHandle:
     def compact(self, target_bytes: int, options: _Options, timeout: float) -> tuple[str, str, int, int] | None: ...
     def vacuum(self, older_than: float, dry_run: bool) -> tuple[list[str], int]: ...
 
+def export_delta(snapshot: TableHandle, leave_out: list[str] | None, rebuild: bool) -> _DeltaExportFields: ...
 def verify_table(snapshot: TableHandle) -> _VerifyFields: ...
 def split_verification(
     snapshot: TableHandle, count: int, min_bytes: int, max_bytes: int

@@ -17,6 +17,7 @@ __all__ = [
     "DefinitionChanged",
     "DirectoryNotEmpty",
     "Error",
+    "ExportConflict",
     "FileChanged",
     "FormatNotSupported",
     "InvalidAppend",
@@ -140,6 +141,10 @@ class DefinitionChanged(InvalidInput):
 
 class UnsafeStore(CapabilityNotSupported):
     """The store does not honor the conditions of conditional writes, so it cannot hold tables."""
+
+
+class ExportConflict(RemoteStoreError):
+    """Another system, or another table, has written into the metadata of an export. Nothing was written."""
 
 
 class FormatNotSupported(RemoteStoreError):

@@ -60,6 +60,7 @@ fn exception_name(kind: ErrorKind) -> &'static str {
         ErrorKind::VersionExpired => "VersionExpired",
         ErrorKind::DefinitionChanged => "DefinitionChanged",
         ErrorKind::UnsafeStore => "UnsafeStore",
+        ErrorKind::ExportConflict => "ExportConflict",
         ErrorKind::FormatNotSupported => "FormatNotSupported",
         ErrorKind::BlockCorrupted => "BlockCorrupted",
         ErrorKind::InvalidAppend => "InvalidAppend",
@@ -81,6 +82,7 @@ fn engine_error_wins(kind: ErrorKind) -> bool {
             | ErrorKind::VersionExpired
             | ErrorKind::DefinitionChanged
             | ErrorKind::UnsafeStore
+            | ErrorKind::ExportConflict
             | ErrorKind::FormatNotSupported
             | ErrorKind::BlockCorrupted
             | ErrorKind::InvalidAppend

@@ -4,6 +4,7 @@ mod alter;
 mod commits;
 mod credentials;
 mod dataset;
+mod delta_export;
 mod engine;
 mod error;
 mod foreign;
@@ -48,6 +49,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     dataset::register(module)?;
     scan::register(module)?;
     scan_tasks::register(module)?;
+    delta_export::register(module)?;
     verify::register(module)?;
     staged_rows::register(module)?;
     table_create::register(module)?;

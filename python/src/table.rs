@@ -19,7 +19,7 @@ use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
 };
 use pds::versions::commit::was_committed;
-use pds::versions::{Tag, list_versioned, remove_versions, vacuum};
+use pds::versions::{Tag, list_versioned};
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -430,7 +430,7 @@ impl TableHandle {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let table = into_py_result(py, self.table())?;
         let report = run(py, move || async move {
-            vacuum::vacuum(&table, retention, dry_run, timeout).await
+            table::vacuum_exported(&table, retention, dry_run, timeout).await
         })?;
         Ok(report.into())
     }
@@ -464,7 +464,10 @@ fn table_exists(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<b
 fn drop_table(py: Python<'_>, store: &StoreHandle, path: String) -> PyResult<()> {
     let store: Store = into_py_result(py, store.store())?;
     let table = into_py_result(py, Table::new(store, &path))?;
-    run(py, move || async move { remove_versions(&table).await })
+    run(
+        py,
+        move || async move { table::drop_exported(&table).await },
+    )
 }
 
 /// The paths of the tables below a folder.

@@ -45,6 +45,14 @@ pub(crate) struct VerifyFields {
     pub(crate) problems: Problems,
 }
 
+/// The fields of `pds.table.results.ExportResult`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct DeltaExportFields {
+    pub(crate) version: u64,
+    pub(crate) versions: u64,
+    pub(crate) bytes: u64,
+}
+
 /// The fields of `pds.table.results.VacuumResult`.
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct VacuumFields {

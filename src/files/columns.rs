@@ -86,6 +86,14 @@ impl TableColumns {
         })
     }
 
+    /// The fields, as users see them, with the ids of columns and of the fields nested in them.
+    pub(crate) fn fields_with_ids(&self) -> Vec<FieldRef> {
+        let fields = self.iter();
+        fields
+            .map(|(field, id, stored)| with_field_ids(field, id, &stored.nested_ids))
+            .collect()
+    }
+
     fn iter(&self) -> impl Iterator<Item = (&FieldRef, u32, &StoredField)> {
         let fields = self.schema.fields().iter();
         fields

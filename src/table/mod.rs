@@ -19,6 +19,7 @@ mod conflicts;
 mod count;
 mod create_with_rows;
 mod delete;
+mod delta_log;
 mod explain;
 mod external;
 mod findings;
@@ -66,6 +67,9 @@ pub use self::compact::{Compaction, compact, sort};
 pub use self::count::count;
 pub use self::create_with_rows::create_with_rows;
 pub use self::delete::{DeleteResult, delete, is_key_range};
+pub use self::delta_log::{
+    DeltaExport, DeltaOptions, drop_exported, export_delta, vacuum_exported,
+};
 pub use self::explain::{ScanPlan, explain};
 pub use self::external::{ExternalFile, external_snapshot};
 use self::format::TableManifest;

@@ -89,6 +89,17 @@ pub async fn vacuum<M: Vacuumable>(
     dry_run: bool,
     timeout: Duration,
 ) -> Result<VacuumReport> {
+    vacuum_after(folder, retention, dry_run, timeout, async || Ok(())).await
+}
+
+/// As [`vacuum`]; after its commit, and before anything is removed, `prepare` is called, unless it is a dry run.
+pub(crate) async fn vacuum_after<M: Vacuumable>(
+    folder: &Folder<M>,
+    retention: Duration,
+    dry_run: bool,
+    timeout: Duration,
+    prepare: impl AsyncFnOnce() -> Result<()>,
+) -> Result<VacuumReport> {
     let now = store_time(folder).await?;
     let cutoffs = Cutoffs {
         objects: before(now, retention),
@@ -105,7 +116,9 @@ pub async fn vacuum<M: Vacuumable>(
     let manifest = if dry_run {
         Arc::new(change.apply(&*newest)?.0)
     } else {
-        commit(folder, &change, timeout).await?.snapshot.manifest
+        let committed = commit(folder, &change, timeout).await?.snapshot.manifest;
+        prepare().await?;
+        committed
     };
     let report = find_unreferenced(folder, &*manifest, cutoffs).await?;
     if !dry_run {

@@ -12,6 +12,7 @@ from __future__ import annotations
 __all__ = [
     "CheckResult",
     "CommitResult",
+    "ExportResult",
     "ScanPlan",
     "ScanTask",
     "Table",
@@ -27,7 +28,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pds.table.results import CheckResult, CommitResult, ScanPlan, VacuumResult, VerifyResult
+    from pds.table.results import CheckResult, CommitResult, ExportResult, ScanPlan, VacuumResult, VerifyResult
     from pds.table.scan import TableChanges, TableScan
     from pds.table.table import Table, list_tables
     from pds.table.tags import Tags
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "CheckResult": "pds.table.results",
     "CommitResult": "pds.table.results",
+    "ExportResult": "pds.table.results",
     "ScanPlan": "pds.table.results",
     "ScanTask": "pds.table.tasks",
     "Table": "pds.table.table",

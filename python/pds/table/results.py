@@ -119,6 +119,21 @@ class ScanPlan:
 
 
 @dataclass(frozen=True)
+class ExportResult:
+    """The result of an export.
+
+    Args:
+        version: The newest version of the table that the export has.
+        versions: The number of versions that were written.
+        bytes: The number of bytes written.
+    """
+
+    version: int
+    versions: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class VacuumResult:
     """The objects that a vacuum removed, or would remove. Paths are relative to the table.
 

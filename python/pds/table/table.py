@@ -33,6 +33,7 @@ from pds.table.options import CommitOptions
 from pds.table.results import (
     CheckResult,
     CommitResult,
+    ExportResult,
     ScanPlan,
     VacuumResult,
     VerifyResult,
@@ -309,6 +310,35 @@ class Table(Writes):
             VersionExpired: A vacuum removed the version.
         """
         return VerifyResult(**_pds.verify_table(self._handle))
+
+    def export_delta(self, *, leave_out: Sequence[str] | None = None, rebuild: bool = False) -> ExportResult:
+        """Write a Delta log beside the table, so that whatever reads Delta reads the table. No data is copied.
+
+        Version 124 of the Delta table is version 124 of this table. The first export writes the newest version; each
+        later one writes all versions since the last. Deleted rows become deletion vectors, renamed columns are mapped
+        by name. Other systems cannot write: the log demands a feature that none of them has. After the first export,
+        `vacuum` exports too, before it removes files.
+
+        Args:
+            leave_out: Columns that the Delta table does not have, such as those whose types Delta lacks. Defaults to
+                those of the last export.
+            rebuild: Whether to remove the log and write a new one. Readers find no table in between.
+
+        Returns:
+            The newest version in the log, and what was written.
+
+        Raises:
+            InvalidInput: Delta has no type for a column, or readers of Delta would read a file wrongly: for example one
+                that was added with other names. Nothing is written.
+            InvalidType: An argument has an invalid type.
+            ExportConflict: Another system, or another table, has written into `_delta_log`.
+
+        The format is that of `PROTOCOL.md` of delta-io/delta. docs/delta.md lists what each reader can do.
+        """
+        names = None if leave_out is None else check_names("leave_out", leave_out)
+        if not isinstance(rebuild, bool):
+            raise InvalidType(f"rebuild must be a bool, not {rebuild!r}")
+        return ExportResult(**_pds.export_delta(self._handle, names, rebuild))
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.

@@ -1,0 +1,321 @@
+//! The objects of a Delta log: listed, created, and removed.
+
+use bytes::Bytes;
+use object_store::{GetOptions, PutMode};
+use serde_json::json;
+
+use super::actions::{ExportState, read_commit_state};
+use super::checkpoint::read_state;
+use super::vectors;
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::open;
+use crate::parquet::file::TAIL_BYTES;
+use crate::store::Condition;
+use crate::table::Table;
+use crate::table::format::TableManifest;
+
+/// The folder of the log, relative to the table.
+const FOLDER: &str = "_delta_log";
+const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
+/// The maximum size of a file of the log that is read.
+const MAX_COMMIT_BYTES: u64 = 1 << 30;
+
+/// How often a checkpoint is replaced that others replace, too.
+const MAX_REPLACEMENTS: u32 = 20;
+
+/// What is in a log.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Versions with a commit, and the bytes of these, in order.
+    pub(super) commits: Vec<(u64, u64)>,
+    /// Versions with a checkpoint, in order.
+    pub(super) checkpoints: Vec<u64>,
+}
+
+impl Log {
+    pub(super) async fn list(table: &Table) -> Result<Self> {
+        let listing = table.store().list_folder(&table.path(FOLDER)).await?;
+        let mut log = Self::default();
+        for object in listing.files {
+            let name = object.location.filename().unwrap_or_default();
+            if let Some(version) = parse(name, ".json") {
+                log.commits.push((version, object.size));
+            } else if let Some(version) = parse(name, ".checkpoint.parquet") {
+                log.checkpoints.push(version);
+            }
+        }
+        log.commits.sort_unstable();
+        log.checkpoints.sort_unstable();
+        Ok(log)
+    }
+
+    /// What the newest export says; None if there is none. Refuses a log that another system wrote, or of another table.
+    pub(super) async fn last_export(
+        &self,
+        table: &Table,
+        newest: &TableManifest,
+    ) -> Result<Option<ExportState>> {
+        let Some(state) = self.last_state(table).await? else {
+            return Ok(None);
+        };
+        let expected = newest.commit_id_of(state.version);
+        if expected.is_some_and(|expected| *expected != state.commit_id) {
+            return Err(other_table_error(table, state.version));
+        }
+        Ok(Some(state))
+    }
+
+    /// The state of the newest version. Refuses a log that another system wrote.
+    pub(super) async fn last_state(&self, table: &Table) -> Result<Option<ExportState>> {
+        let Some((version, _)) = self.commits.last() else {
+            return Ok(None);
+        };
+        let state = read_commit(table, *version).await?;
+        let state = state.filter(|state| state.version == *version);
+        state
+            .ok_or_else(|| foreign_error(table, *version))
+            .map(Some)
+    }
+
+    /// The newest checkpoint from which readers get to the newest version.
+    fn last_checkpoint(&self) -> Option<u64> {
+        let (newest, _) = self.commits.last()?;
+        let usable = self
+            .checkpoints
+            .iter()
+            .rev()
+            .find(|version| **version <= *newest)?;
+        let later = self.commits.iter().filter(|(version, _)| version > usable);
+        (later.count() as u64 == newest - usable).then_some(*usable)
+    }
+
+    /// The number of commits after the newest checkpoint, and their bytes.
+    pub(super) fn since_checkpoint(&self) -> (u64, u64) {
+        let checkpoint = self.last_checkpoint().unwrap_or_default();
+        let later = self
+            .commits
+            .iter()
+            .filter(|(version, _)| *version > checkpoint);
+        later.fold((0, 0), |(count, bytes), (_, size)| {
+            (count + 1, bytes + size)
+        })
+    }
+
+    /// Whether readers begin at a checkpoint that says what its version says: an export that ended early may have left one
+    /// that another export was faster than.
+    pub(super) async fn has_sound_checkpoint(&self, table: &Table) -> Result<bool> {
+        let Some(version) = self.last_checkpoint() else {
+            return Ok(false);
+        };
+        let state = read_checkpoint(table, version).await?;
+        Ok(state.is_some() && state == read_commit(table, version).await?)
+    }
+
+    pub(super) fn has_checkpoint(&self, version: u64) -> bool {
+        self.checkpoints.contains(&version)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.commits.is_empty() && self.checkpoints.is_empty()
+    }
+}
+
+/// Whether there is something that looks like a log.
+pub(super) async fn exists(table: &Table) -> Result<bool> {
+    Ok(!Log::list(table).await?.is_empty())
+}
+
+/// The error of a log whose newest version the table does not have.
+pub(super) fn unknown_version_error(table: &Table, last: &ExportState, newest: u64) -> Error {
+    let message = format!(
+        "the Delta log has version {}, and the newest version of the table is {newest}: the log is of another table that was \
+         here before; export_delta(rebuild=True) removes it and writes a new one",
+        last.version
+    );
+    let path = table.path(&commit(last.version));
+    Error::new(ErrorKind::ExportConflict, message).with_path(path)
+}
+
+/// The state that an export wrote with a version.
+async fn read_commit(table: &Table, version: u64) -> Result<Option<ExportState>> {
+    let path = table.path(&commit(version));
+    let read = table
+        .store()
+        .get_at_most(&path, GetOptions::default(), MAX_COMMIT_BYTES);
+    let (bytes, _) = read.await?;
+    Ok(read_commit_state(&bytes))
+}
+
+/// Refuses a version of the log that is of another commit than that of the table.
+pub(super) fn check_commit(
+    table: &Table,
+    manifest: &TableManifest,
+    state: Option<ExportState>,
+) -> Result<ExportState> {
+    let state = state.ok_or_else(|| foreign_error(table, manifest.version))?;
+    if state.commit_id != manifest.commit_id {
+        return Err(other_table_error(table, manifest.version));
+    }
+    Ok(state)
+}
+
+fn other_table_error(table: &Table, version: u64) -> Error {
+    let message = format!(
+        "version {version} of the Delta log is of another table that was here before; export_delta(rebuild=True) removes the \
+         log and writes a new one"
+    );
+    Error::new(ErrorKind::ExportConflict, message).with_path(table.path(&commit(version)))
+}
+
+fn foreign_error(table: &Table, version: u64) -> Error {
+    let message = format!(
+        "another system wrote version {version} of the Delta log; nothing was written or removed"
+    );
+    Error::new(ErrorKind::ExportConflict, message).with_path(table.path(&commit(version)))
+}
+
+/// Creates the file of a version, and returns its state. Another export may have created it: then it has to be of the same
+/// commit.
+pub(super) async fn create_commit(
+    table: &Table,
+    manifest: &TableManifest,
+    bytes: Bytes,
+    state: ExportState,
+) -> Result<ExportState> {
+    let path = table.path(&commit(manifest.version));
+    match table.store().create(&path, bytes).await {
+        Ok(_) => Ok(state),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            let state = read_commit(table, manifest.version).await?;
+            check_commit(table, manifest, state)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Which checkpoint of a version may stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Match {
+    /// One of the same commit.
+    Commit,
+    /// One of the same export.
+    State,
+}
+
+/// Creates a checkpoint, or replaces one that may not stay: of a log that was here before, or of an export that another
+/// one was faster than.
+pub(super) async fn place_checkpoint(
+    table: &Table,
+    version: u64,
+    bytes: &Bytes,
+    state: &ExportState,
+    stays: Match,
+) -> Result<()> {
+    let store = table.store();
+    let path = table.path(&checkpoint(version));
+    for _ in 0..MAX_REPLACEMENTS {
+        let placed = match store.create(&path, bytes.clone()).await {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                let e_tag = store.head(&path).await?.e_tag;
+                let present = read_checkpoint(table, version).await?;
+                let may_stay = present.is_some_and(|present| match stays {
+                    Match::Commit => present.commit_id == state.commit_id,
+                    Match::State => present == *state,
+                });
+                if may_stay {
+                    return Ok(());
+                }
+                let condition = e_tag.map_or(Condition::Always, Condition::Matches);
+                store.put_if(&path, bytes.clone(), &condition).await
+            }
+            created => created,
+        };
+        match placed {
+            Err(e) if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
+            result => return result.map(drop),
+        }
+    }
+    let message = "gave up: other exports replace the checkpoint; try again";
+    Err(Error::new(ErrorKind::Unavailable, message).with_path(path))
+}
+
+/// The state of the export that wrote a checkpoint; `None` if there is no checkpoint of an export.
+async fn read_checkpoint(table: &Table, version: u64) -> Result<Option<ExportState>> {
+    let path = table.path(&checkpoint(version));
+    match open(table.store(), &path, TAIL_BYTES).await {
+        Ok(part) => Ok(read_state(part.file.metadata())),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Names the newest checkpoint. Readers list the log from there on, so an older one that comes late does no harm.
+pub(super) async fn name_checkpoint(table: &Table, version: u64, actions: usize) -> Result<()> {
+    let hint = json!({"version": version, "size": actions}).to_string();
+    let path = table.path(LAST_CHECKPOINT);
+    table
+        .store()
+        .put(&path, hint.into(), PutMode::Overwrite)
+        .await?;
+    Ok(())
+}
+
+/// Removes a log that exports of this library wrote, and returns the state of the newest one. The newest version goes
+/// first: until the end readers find an older one.
+pub(super) async fn remove(table: &Table) -> Result<Option<ExportState>> {
+    let store = table.store();
+    let mut last = None;
+    for round in 0..MAX_REPLACEMENTS {
+        let log = Log::list(table).await?;
+        if log.is_empty() {
+            break;
+        }
+        if let Some((version, _)) = log.commits.last() {
+            let state = read_commit(table, *version).await?;
+            let state = state.ok_or_else(|| foreign_error(table, *version))?;
+            if round == 0 {
+                last = Some(state);
+            }
+        }
+        store.delete(&table.path(LAST_CHECKPOINT)).await?;
+        let commits = log.commits.iter();
+        let commits = commits.map(|(version, _)| (*version, commit(*version)));
+        let checkpoints = log.checkpoints.iter();
+        let checkpoints = checkpoints.map(|version| (*version, checkpoint(*version)));
+        let mut objects: Vec<(u64, String)> = commits.chain(checkpoints).collect();
+        objects.sort();
+        for (_, path) in objects.iter().rev() {
+            store.delete(&table.path(path)).await?;
+        }
+    }
+    Ok(last)
+}
+
+/// Removes the log and the vectors of a table that is removed.
+pub(super) async fn remove_with_vectors(table: &Table) -> Result<()> {
+    match remove(table).await {
+        // It is not ours to remove.
+        Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(()),
+        removed => removed?,
+    };
+    let vectors = table.store().list(&table.path(vectors::FOLDER)).await?;
+    let paths: Vec<String> = vectors
+        .iter()
+        .map(|object| object.location.to_string())
+        .collect();
+    table.store().delete_all(&paths).await
+}
+
+fn commit(version: u64) -> String {
+    format!("{FOLDER}/{version:020}.json")
+}
+
+fn checkpoint(version: u64) -> String {
+    format!("{FOLDER}/{version:020}.checkpoint.parquet")
+}
+
+fn parse(name: &str, extension: &str) -> Option<u64> {
+    let digits = name.strip_suffix(extension)?;
+    let is_version = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_version.then(|| digits.parse().ok())?
+}

@@ -1,0 +1,210 @@
+//! A table's columns as Delta has them, and what a reader must know for it.
+
+use std::collections::BTreeSet;
+
+use arrow_schema::DataType;
+use serde_json::{Value, json};
+
+use super::types::{self, DeltaType, can_widen, first_ambiguous};
+use crate::error::{Error, Result};
+use crate::files::TableColumns;
+use crate::table::format::{ColumnSchema, TableManifest};
+
+/// Features of the protocol; see "Table Features" there.
+pub(super) const COLUMN_MAPPING: &str = "columnMapping";
+pub(super) const DELETION_VECTORS: &str = "deletionVectors";
+pub(super) const INVARIANTS: &str = "invariants";
+pub(super) const TIMESTAMP_NTZ: &str = "timestampNtz";
+pub(super) const TYPE_WIDENING: &str = "typeWidening";
+
+/// The columns of a version that are exported.
+#[derive(Debug)]
+pub(super) struct DeltaSchema {
+    pub(super) columns: Vec<DeltaColumn>,
+    /// The highest id of a column or a field.
+    last_id: u32,
+}
+
+/// An exported column.
+#[derive(Debug)]
+pub(super) struct DeltaColumn {
+    pub(super) id: u32,
+    pub(super) name: String,
+    /// The name in data files.
+    pub(super) stored: String,
+    /// The type in the table.
+    pub(super) arrow_type: DataType,
+    pub(super) data_type: DeltaType,
+    nullable: bool,
+    /// The other types that it had, oldest first.
+    pub(super) narrower: Vec<Narrower>,
+}
+
+/// A type that a column had.
+#[derive(Debug)]
+pub(super) struct Narrower {
+    /// The version that widened it.
+    pub(super) before: u64,
+    /// The type of Arrow, as text.
+    pub(super) name: String,
+    /// None if Delta has no such type.
+    data_type: Option<DeltaType>,
+}
+
+impl DeltaSchema {
+    /// Refuses columns of types that Delta lacks, and names that differ only in case.
+    pub(super) fn new(
+        manifest: &TableManifest,
+        columns: &TableColumns,
+        left_out: &[u32],
+    ) -> Result<Self> {
+        let fields = columns.fields_with_ids();
+        let mut exported = Vec::new();
+        for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
+            if left_out.contains(&entry.id) {
+                continue;
+            }
+            let data_type = DeltaType::new(field.data_type());
+            let data_type = data_type.map_err(|reason| {
+                let message = format!(
+                    "column {:?} of type {} cannot be exported to Delta: {reason}; name it in leave_out to leave it out",
+                    entry.name, entry.data_type,
+                );
+                Error::invalid(message)
+            })?;
+            exported.push(DeltaColumn {
+                id: entry.id,
+                name: entry.name.clone(),
+                stored: entry.stored_name().to_owned(),
+                arrow_type: field.data_type().clone(),
+                narrower: narrower_types(entry, &data_type),
+                data_type,
+                nullable: field.is_nullable(),
+            });
+        }
+        if exported.is_empty() {
+            return Err(Error::invalid("no column is left to export"));
+        }
+        if exported.iter().any(|column| column.stored.is_empty()) {
+            let message =
+                "a column without a name cannot be exported to Delta: name it in leave_out";
+            return Err(Error::invalid(message));
+        }
+        if let Some(name) = first_ambiguous(exported.iter().map(|column| column.name.as_str())) {
+            let message = format!(
+                "the names of two columns differ only in case from {name:?}, which Delta does not tell apart: rename one"
+            );
+            return Err(Error::invalid(message));
+        }
+        Ok(Self {
+            columns: exported,
+            last_id: manifest.schema.last_id,
+        })
+    }
+
+    /// What readers must know of the columns, whatever the files have.
+    pub(super) fn features(&self) -> BTreeSet<&'static str> {
+        let mut features = BTreeSet::new();
+        for column in &self.columns {
+            if column.name != column.stored {
+                features.insert(COLUMN_MAPPING);
+            }
+            if !column.nullable || column.data_type.has_required_field() {
+                features.insert(INVARIANTS);
+            }
+            if column.data_type.has_primitive("timestamp_ntz") {
+                features.insert(TIMESTAMP_NTZ);
+            }
+        }
+        features
+    }
+
+    /// The text of the schema in the metadata.
+    pub(super) fn to_json(&self, features: &BTreeSet<String>) -> String {
+        let by_name = features.contains(COLUMN_MAPPING);
+        let allows_narrower = features.contains(TYPE_WIDENING);
+        let fields = self.columns.iter().map(|column| {
+            let mut metadata = if by_name {
+                types::mapping(i64::from(column.id), &column.stored)
+            } else {
+                json!({})
+            };
+            if let DataType::Duration(unit) = &column.arrow_type {
+                metadata["comment"] = format!("a duration in units of {unit:?}").into();
+            }
+            let type_changes = column.type_changes();
+            if allows_narrower && type_changes != json!([]) {
+                metadata["delta.typeChanges"] = type_changes;
+            }
+            json!({
+                "name": column.name,
+                "type": column.data_type.to_json(by_name),
+                "nullable": column.nullable,
+                "metadata": metadata,
+            })
+        });
+        let fields: Vec<Value> = fields.collect();
+        json!({"type": "struct", "fields": fields}).to_string()
+    }
+
+    /// The highest id that a column or a field has had.
+    pub(super) fn last_id(&self) -> u32 {
+        self.last_id
+    }
+}
+
+impl DeltaColumn {
+    /// Its types, each with the next, as far as Delta knows such changes.
+    fn type_changes(&self) -> Value {
+        let known = self
+            .narrower
+            .iter()
+            .filter(|narrower| narrower.can_become(self));
+        let types = known.filter_map(|narrower| narrower.data_type.as_ref());
+        let next = types.clone().skip(1).chain([&self.data_type]);
+        let changes = types
+            .zip(next)
+            .map(|(from, to)| json!({"fromType": from.to_string(), "toType": to.to_string()}));
+        changes.collect()
+    }
+}
+
+impl Narrower {
+    /// Whether readers give values of the type as those of the column.
+    pub(super) fn can_become(&self, column: &DeltaColumn) -> bool {
+        let data_type = self.data_type.as_ref();
+        data_type.is_some_and(|data_type| can_widen(data_type, &column.data_type))
+    }
+
+    /// Whether it is the type that is written so.
+    pub(super) fn is(&self, text: &str) -> bool {
+        let data_type = self.data_type.as_ref();
+        data_type.is_some_and(|data_type| data_type.to_string() == text)
+    }
+}
+
+/// The types that a column had before it was widened, without those that Delta does not tell from the next one.
+fn narrower_types(column: &ColumnSchema, current: &DeltaType) -> Vec<Narrower> {
+    let mut narrower: Vec<Narrower> = Vec::new();
+    for widened in &column.widened {
+        let parsed = widened.from.parse::<DataType>().ok();
+        let data_type = parsed.and_then(|data_type| DeltaType::new(&data_type).ok());
+        let text = data_type.as_ref().map(ToString::to_string);
+        // Only the last version with a type counts.
+        if let (Some(last), Some(text)) = (narrower.last(), &text)
+            && last.is(text)
+        {
+            narrower.pop();
+        }
+        narrower.push(Narrower {
+            before: widened.version,
+            name: widened.from.clone(),
+            data_type,
+        });
+    }
+    let current = current.to_string();
+    if narrower.last().is_some_and(|last| last.is(&current)) {
+        narrower.pop();
+    }
+    narrower
+}
