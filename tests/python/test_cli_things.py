@@ -261,6 +261,19 @@ def test_changes_of_a_table(run: Run, table: pds.Table) -> None:
     assert run("verify", "lake/events")[:2] == (0, "ok\n")
 
 
+def test_an_export(run: Run, table: pds.Table, tmp_path: Path) -> None:
+    assert lines(run, "export", "lake/events")[0].keys() == {"version", "versions", "bytes"}
+    table.append(ROWS)
+    exported = lines(run, "export", "lake/events", "--to", "delta")
+    assert (exported[0]["version"], exported[0]["versions"]) == (2, 1)
+    assert len(list((tmp_path / "lake" / "events" / "_delta_log").glob("*.json"))) == 2
+    code, _, err = run("export", "lake/events", "--leave-out", "x,x")
+    assert (code, "--leave-out takes names" in err) == (2, True)
+    code, _, err = run("export", "lake/events", "--leave-out", "nothing")
+    assert (code, "nothing" in err) == (2, True)
+    assert lines(run, "export", "lake/events", "--rebuild", "--leave-out", "")[0]["version"] == 2
+
+
 def test_what_deletes_asks_first(run: Run, table: pds.Table) -> None:
     for _ in range(3):
         table.overwrite(ROWS)
@@ -312,8 +325,8 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["scan", "lake/events", "--as-of", "2030-01-01T00:00:00"], 2, "has no time zone"),
         (["restore", "lake/events", "2030-01-01"], 2, "has no time zone"),
         (["scan", "lake/events", "--stage", "x"], 2, "no stages"),
-        (["scan", "lake/events", "--columns", ""], 2, "--columns are names"),
-        (["scan", "ds", "--columns", "id,id"], 2, "--columns are names, each once"),
+        (["scan", "lake/events", "--columns", ""], 2, "--columns takes names"),
+        (["scan", "ds", "--columns", "id,id"], 2, "--columns takes names, each once"),
         (["scan", "lake/events", "-n", "9" * 20], 2, "invalid"),
         (["history", "lake/events", "--watch", "--interval", "nan"], 2, "invalid"),
         (["history", "lake/events", "--watch", "-o", "json"], 2, "-o ndjson"),

@@ -16,6 +16,7 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
     pds restore  URL VERSION           the rows of an earlier version
     pds tag      URL [NAME [VERSION]]  name a version, or print the names
     pds vacuum   URL                   remove old versions and orphans
+    pds export   URL                   a Delta log beside a table (--leave-out columns, --rebuild)
     pds drop     URL                   delete a table or dataset
     pds doctor   URL                   probe the capabilities of a store
 
@@ -111,7 +112,7 @@ def _run(args: argparse.Namespace) -> int:
     options: dict[str, object] = dict(_parse_options(args.option))
     module, name = args.run
     command: Callable[..., int] = getattr(importlib.import_module(f"pds.cli.{module}"), name)
-    if module == "things":
+    if module != "stores":
         return command(args, options)
     from pds.store import Store  # noqa: PLC0415 as above
     from pds.urls import merge_options, split_url  # noqa: PLC0415
@@ -187,6 +188,14 @@ def _add_things(commands: _Commands) -> None:
         verb.set_defaults(run=("things", function))
         verb.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
         verbs[name] = verb
+    description = "write the metadata of another format beside a table, for the readers of that format"
+    export = commands.add_parser("export", parents=[_common()], help=description, description=description)
+    export.set_defaults(run=("exports", "export"))
+    export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+    export.add_argument("--to", choices=("delta",), default="delta", help="the format (default: delta)")
+    leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
+    export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
+    export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")
     as_of = "a version, a time with a time zone, or a tag (default: the newest version)"
     for name in ("show", "schema", "files", "head", "scan", "verify"):
         verbs[name].add_argument("--as-of", metavar="VERSION", help=as_of)

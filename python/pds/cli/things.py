@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from datetime import datetime, timedelta
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 
 from pds.by_url import find_kind, open_parent
 from pds.by_url import list as list_entries
+from pds.cli.names import parse_names
 from pds.cli.output import print_batches, print_error, print_fields, print_problems, print_rows
 from pds.dataset import ParquetDatasetStore
 from pds.errors import (
@@ -274,19 +274,10 @@ def show_files(args: argparse.Namespace, options: dict[str, object]) -> int:
 def scan(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print rows."""
     _, schema, read = _open_rows(args, options)
-    columns = _columns(args)
+    columns = parse_names("--columns", args.columns)
     names = columns if columns is not None else schema.names
     print_batches(names, _limited(read(columns), args.limit), args.output)
     return OK
-
-
-def _columns(args: argparse.Namespace) -> list[str] | None:
-    if args.columns is None:
-        return None
-    columns = [name for line in csv.reader([args.columns]) for name in line]
-    if not columns or "" in columns or len(set(columns)) < len(columns):
-        raise InvalidInput(f"--columns are names, each once, separated by commas, not {args.columns!r}")
-    return columns
 
 
 def _open_rows(
@@ -347,7 +338,7 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterable[p
 def show_difference(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the rows that were inserted and deleted between two versions."""
     table = Thing(args.url, options).table()
-    changes = table.scan_changes(args.since, args.until, columns=_columns(args))
+    changes = table.scan_changes(args.since, args.until, columns=parse_names("--columns", args.columns))
     print_batches(changes.schema.names, changes.to_reader(), args.output)
     return OK
 
