@@ -45,6 +45,8 @@ pub(super) struct ExportState {
     pub(super) features: Vec<String>,
     /// The ids of columns that are left out.
     pub(super) left_out: Vec<u32>,
+    /// The last id that a column or a field had.
+    pub(super) last_id: u32,
     pub(super) table_id: String,
     pub(super) created_at: TimestampMicros,
     /// The first hexadecimal digits of the hash of the metadata.

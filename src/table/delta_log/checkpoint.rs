@@ -82,6 +82,7 @@ fn parquet_error(e: &ParquetError) -> Error {
     Error::other(format!("a checkpoint cannot be encoded: {e}"))
 }
 
+/// With the actions that an export does not have: readers may ask for their columns.
 fn schema() -> SchemaRef {
     let txn = vec![text("appId"), long("version"), long("lastUpdated")];
     let metadata = vec![

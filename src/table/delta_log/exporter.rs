@@ -1,22 +1,22 @@
 //! Exports versions: vectors first, then the file of the version.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
-use super::actions::{Action, CommitInfo, ExportState, Format, Metadata, Protocol, to_lines};
+use super::actions::{Action, CommitInfo, ExportState, Metadata, Protocol, to_lines};
 use super::checkpoint::CheckpointWriter;
 use super::file_check::check_file;
+use super::head;
 use super::log_files::{self, Match};
-
-use super::schema::{COLUMN_MAPPING, DELETION_VECTORS, DeltaSchema, TIMESTAMP_NTZ, TYPE_WIDENING};
+use super::paths::needs_encoding;
+use super::schema::{DeltaSchema, TYPE_WIDENING};
 use super::vectors::{DeletedRows, VectorKey, deleted_rows, to_uuid};
 use super::version::{FileChanges, Version};
 use crate::error::{Error, Result};
-use crate::sync::hash::Sha3;
 use crate::table::Table;
 use crate::table::format::TableManifest;
 use crate::table::snapshot_reader::SnapshotReader;
@@ -26,13 +26,6 @@ use crate::versions::TimestampMicros;
 const CONCURRENT_FILES: usize = 16;
 /// The number of files whose actions of a checkpoint are in memory at once.
 const CHECKPOINT_FILES: usize = 8192;
-/// What readers, too, must know; the other features are about writers.
-const READER_FEATURES: [&str; 4] = [
-    COLUMN_MAPPING,
-    DELETION_VECTORS,
-    TIMESTAMP_NTZ,
-    TYPE_WIDENING,
-];
 /// The features of every export: time travel by our times, and no other writer.
 const ALWAYS: [&str; 2] = ["inCommitTimestamp", "pds-readOnly"];
 
@@ -85,27 +78,26 @@ impl<'t> Exporter<'t> {
         }
     }
 
-    /// Goes on after the newest export.
-    pub(super) fn after(table: &'t Table, last: ExportState) -> Self {
-        let mut exporter = Self {
-            table,
-            left_out: Vec::new(),
-            table_id: String::new(),
-            created_at: last.created_at,
-            features: BTreeSet::new(),
-            metadata_hash: None,
-            last: None,
-            computed: HashMap::new(),
-            versions: 0,
-            bytes: 0,
-        };
+    /// Goes on after the newest export, with these columns left out.
+    pub(super) fn after(
+        table: &'t Table,
+        newest: &TableManifest,
+        last: ExportState,
+        left_out: Vec<u32>,
+    ) -> Self {
+        let mut exporter = Self::new(table, newest, Vec::new());
         exporter.adopt(last);
+        exporter.left_out = left_out;
         exporter
     }
 
     /// Begins a log at a version, or goes on after a gap. Other exports may do so at once: the first one to write the
     /// version decides what it has beside files.
     pub(super) async fn begin(&mut self, older: Option<&Version>, version: &Version) -> Result<()> {
+        let is_gap = self
+            .last
+            .as_ref()
+            .is_none_or(|last| last.version + 1 < version.manifest.version);
         self.metadata_hash = None;
         let checkpoint = self.build_checkpoint(version, true).await?;
         // First, because without a checkpoint readers would take the differences for the whole.
@@ -113,7 +105,7 @@ impl<'t> Exporter<'t> {
         let Checkpoint { bytes, state, .. } = &checkpoint;
         self.bytes += bytes.len() as u64;
         log_files::place_checkpoint(self.table, number, bytes, state, Match::Commit).await?;
-        self.export(older, version).await?;
+        self.write(older, version, is_gap).await?;
         if self.last.as_ref() == Some(&checkpoint.state) {
             return self.place_checkpoint(version, checkpoint).await;
         }
@@ -122,10 +114,16 @@ impl<'t> Exporter<'t> {
 
     /// Writes the file of a version: how it differs from the version before. If another export has written it, goes on
     /// from what that one says.
-    pub(super) async fn export(
+    pub(super) async fn export(&mut self, older: &Version, version: &Version) -> Result<()> {
+        self.write(Some(older), version, false).await
+    }
+
+    /// As [`Self::export`]. After a gap nobody has read the version before: what was deleted in it need not be known.
+    async fn write(
         &mut self,
         older: Option<&Version>,
         version: &Version,
+        is_gap: bool,
     ) -> Result<()> {
         let head = self.head(version)?;
         let is_new_protocol = head.is_new_protocol || self.needs_more(older, version)?;
@@ -143,12 +141,17 @@ impl<'t> Exporter<'t> {
         if let Some(older) = older {
             let old_files: Vec<usize> = changes.changed.iter().map(|(old, _)| *old).collect();
             let old_files = [&changes.removed[..], &old_files].concat();
-            let old_rows = self.deleted_rows(older, &old_files, false).await?;
-            self.computed.extend(old_rows);
+            match self.deleted_rows(older, &old_files, false).await {
+                Err(e) if is_gap => {
+                    log::info!("the deleted rows of the version before are not known: {e}");
+                }
+                old_rows => self.computed.extend(old_rows?),
+            }
         }
         let new_files: Vec<usize> = changes.changed.iter().map(|(_, new)| *new).collect();
         let new_files = [&changes.added[..], &new_files].concat();
         let new_rows = self.deleted_rows(version, &new_files, true).await?;
+        refuse_escaped(version, &new_files, &new_rows)?;
         actions.extend(self.file_actions(older, version, &changes, &new_rows, &head.schema));
         let bytes = to_lines(&actions);
         self.bytes += bytes.len() as u64;
@@ -182,11 +185,6 @@ impl<'t> Exporter<'t> {
         self.features = state.features.iter().cloned().collect();
         self.metadata_hash = Some(state.metadata_hash.clone());
         self.last = Some(state);
-    }
-
-    /// The newest export; `None` if there is none.
-    pub(super) fn last(&self) -> Option<&ExportState> {
-        self.last.as_ref()
     }
 
     /// The ids of the columns that are left out.
@@ -236,9 +234,16 @@ impl<'t> Exporter<'t> {
         actions
     }
 
-    /// Refuses a version that cannot be exported.
+    /// Refuses a version that cannot be exported; writes nothing.
     pub(super) async fn check(&mut self, version: &Version) -> Result<()> {
-        self.build_checkpoint(version, true).await.map(drop)
+        let head = self.head(version)?;
+        let all: Vec<usize> = (0..version.files.len()).collect();
+        for files in all.chunks(CHECKPOINT_FILES) {
+            self.check_files(version, files, &head.schema).await?;
+            let rows = self.deleted_rows(version, files, false).await?;
+            refuse_escaped(version, files, &rows)?;
+        }
+        Ok(())
     }
 
     /// Writes the checkpoint of a version whose file is written.
@@ -278,6 +283,7 @@ impl<'t> Exporter<'t> {
                 self.check_files(version, files, &head.schema).await?;
             }
             let rows = self.deleted_rows(version, files, true).await?;
+            refuse_escaped(version, files, &rows)?;
             let added = files.iter().filter_map(|file| {
                 let rows = rows_of(version, *file, &rows);
                 let has_rows = !rows.is_all();
@@ -302,6 +308,7 @@ impl<'t> Exporter<'t> {
             commit_id: version.manifest.commit_id.clone(),
             features: self.features.iter().cloned().collect(),
             left_out: self.left_out.clone(),
+            last_id: version.manifest.schema.last_id,
             table_id: self.table_id.clone(),
             created_at: self.created_at,
             metadata_hash: head.metadata_hash.clone(),
@@ -314,59 +321,16 @@ impl<'t> Exporter<'t> {
         let needed = version.features(&schema)?.into_iter().chain(ALWAYS);
         let known = self.features.len();
         self.features.extend(needed.map(str::to_owned));
-        let metadata = self.metadata(&schema);
-        let metadata_hash = hash_text(&serde_json::to_string(&metadata).unwrap_or_default());
+        let metadata = head::metadata(&schema, &self.features, &self.table_id, self.created_at);
+        let metadata_hash = head::hash(&metadata);
         Ok(Head {
-            protocol: self.protocol(),
+            protocol: head::protocol(&self.features),
             metadata,
             metadata_hash,
             // A log begins with its protocol.
             is_new_protocol: self.features.len() > known || self.metadata_hash.is_none(),
             schema,
         })
-    }
-
-    fn protocol(&self) -> Protocol {
-        let features = self.features.iter();
-        let reader_features: Vec<String> = features
-            .filter(|feature| READER_FEATURES.contains(&feature.as_str()))
-            .cloned()
-            .collect();
-        Protocol {
-            min_reader_version: if reader_features.is_empty() { 1 } else { 3 },
-            min_writer_version: 7,
-            reader_features: (!reader_features.is_empty()).then_some(reader_features),
-            writer_features: self.features.iter().cloned().collect(),
-        }
-    }
-
-    fn metadata(&self, schema: &DeltaSchema) -> Metadata {
-        let mut configuration = BTreeMap::from([(
-            "delta.enableInCommitTimestamps".to_owned(),
-            "true".to_owned(),
-        )]);
-        let mut set = |name: &str, value: String| configuration.insert(name.to_owned(), value);
-        if self.features.contains(COLUMN_MAPPING) {
-            set("delta.columnMapping.mode", "name".to_owned());
-            set(
-                "delta.columnMapping.maxColumnId",
-                schema.last_id().to_string(),
-            );
-        }
-        if self.features.contains(TYPE_WIDENING) {
-            set("delta.enableTypeWidening", "true".to_owned());
-        }
-        Metadata {
-            id: self.table_id.clone(),
-            format: Format {
-                provider: "parquet".to_owned(),
-                options: BTreeMap::new(),
-            },
-            schema_string: schema.to_json(&self.features),
-            partition_columns: Vec::new(),
-            configuration,
-            created_time: self.created_at.as_micros().div_euclid(1000),
-        }
     }
 
     fn commit_info(version: &Version, state: ExportState) -> Action {
@@ -452,20 +416,29 @@ impl<'t> Exporter<'t> {
     }
 }
 
+/// Refuses files with deleted rows whose names are other texts in the log: polars reads their rows as if they were not
+/// deleted.
+fn refuse_escaped(
+    version: &Version,
+    files: &[usize],
+    rows: &HashMap<VectorKey, DeletedRows>,
+) -> Result<()> {
+    for file in files {
+        let path = &version.files[*file].file.path;
+        if needs_encoding(path) && matches!(rows_of(version, *file, rows), DeletedRows::Some(_)) {
+            return Err(Error::invalid(format!(
+                "the file {path:?} has deleted rows and a name with characters that readers of Delta do not agree about: \
+                 rewrite it, for example by `optimize.sort`"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The deleted rows of a file, of those that were computed.
 fn rows_of(version: &Version, file: usize, rows: &HashMap<VectorKey, DeletedRows>) -> DeletedRows {
     let key = version.vector_key(file);
     key.and_then(|key| rows.get(key))
         .cloned()
         .unwrap_or(DeletedRows::None)
-}
-
-/// The first 32 hexadecimal digits of the hash of a text.
-fn hash_text(text: &str) -> String {
-    let digest = Sha3::digest(text.as_bytes());
-    let (first, _) = digest.split_at(16);
-    let number = first
-        .iter()
-        .fold(0_u128, |number, byte| (number << 8) | u128::from(*byte));
-    format!("{number:032x}")
 }

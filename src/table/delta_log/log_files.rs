@@ -1,12 +1,11 @@
 //! The objects of a Delta log: listed, created, and removed.
 
 use bytes::Bytes;
-use object_store::{GetOptions, PutMode};
-use serde_json::json;
+use object_store::{GetOptions, GetRange, PutMode, PutResult};
+use serde_json::{Value, json};
 
 use super::actions::{ExportState, read_commit_state};
 use super::checkpoint::read_state;
-use super::vectors;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::open;
 use crate::parquet::file::TAIL_BYTES;
@@ -17,11 +16,11 @@ use crate::table::format::TableManifest;
 /// The folder of the log, relative to the table.
 const FOLDER: &str = "_delta_log";
 const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
-/// The maximum size of a file of the log that is read.
-const MAX_COMMIT_BYTES: u64 = 1 << 30;
+/// The first line of a file of the log is shorter.
+const FIRST_LINE_BYTES: u64 = 1 << 20;
 
-/// How often a checkpoint is replaced that others replace, too.
-const MAX_REPLACEMENTS: u32 = 20;
+/// How often is tried what other exports undo.
+const MAX_ROUNDS: u32 = 20;
 
 /// What is in a log.
 #[derive(Debug, Default)]
@@ -49,23 +48,8 @@ impl Log {
         Ok(log)
     }
 
-    /// What the newest export says; None if there is none. Refuses a log that another system wrote, or of another table.
-    pub(super) async fn last_export(
-        &self,
-        table: &Table,
-        newest: &TableManifest,
-    ) -> Result<Option<ExportState>> {
-        let Some(state) = self.last_state(table).await? else {
-            return Ok(None);
-        };
-        let expected = newest.commit_id_of(state.version);
-        if expected.is_some_and(|expected| *expected != state.commit_id) {
-            return Err(other_table_error(table, state.version));
-        }
-        Ok(Some(state))
-    }
-
-    /// The state of the newest version. Refuses a log that another system wrote.
+    /// What the newest export says, which may be of another table that was here before; None if there is none. Refuses a
+    /// log that another system wrote.
     pub(super) async fn last_state(&self, table: &Table) -> Result<Option<ExportState>> {
         let Some((version, _)) = self.commits.last() else {
             return Ok(None);
@@ -75,6 +59,11 @@ impl Log {
         state
             .ok_or_else(|| foreign_error(table, *version))
             .map(Some)
+    }
+
+    /// The highest version of a checkpoint.
+    pub(super) fn highest_checkpoint(&self) -> Option<u64> {
+        self.checkpoints.last().copied()
     }
 
     /// The newest checkpoint from which readers get to the newest version.
@@ -120,34 +109,29 @@ impl Log {
     }
 }
 
-/// Whether there is something that looks like a log.
+/// Whether there is a log that exports wrote.
 pub(super) async fn exists(table: &Table) -> Result<bool> {
-    Ok(!Log::list(table).await?.is_empty())
-}
-
-/// The error of a log whose newest version the table does not have.
-pub(super) fn unknown_version_error(table: &Table, last: &ExportState, newest: u64) -> Error {
-    let message = format!(
-        "the Delta log has version {}, and the newest version of the table is {newest}: the log is of another table that was \
-         here before; export_delta(rebuild=True) removes it and writes a new one",
-        last.version
-    );
-    let path = table.path(&commit(last.version));
-    Error::new(ErrorKind::ExportConflict, message).with_path(path)
+    let log = Log::list(table).await?;
+    match log.last_state(table).await {
+        Err(e) if e.kind() == ErrorKind::ExportConflict => {
+            log::warn!("the Delta log is not kept up to date: {e}");
+            Ok(false)
+        }
+        Err(e) => Err(e),
+        Ok(_) => Ok(!log.is_empty()),
+    }
 }
 
 /// The state that an export wrote with a version.
 async fn read_commit(table: &Table, version: u64) -> Result<Option<ExportState>> {
     let path = table.path(&commit(version));
-    let read = table
-        .store()
-        .get_at_most(&path, GetOptions::default(), MAX_COMMIT_BYTES);
-    let (bytes, _) = read.await?;
+    let options = GetOptions::new().with_range(Some(GetRange::Bounded(0..FIRST_LINE_BYTES)));
+    let (bytes, _) = table.store().get(&path, options).await?;
     Ok(read_commit_state(&bytes))
 }
 
 /// Refuses a version of the log that is of another commit than that of the table.
-pub(super) fn check_commit(
+fn check_commit(
     table: &Table,
     manifest: &TableManifest,
     state: Option<ExportState>,
@@ -159,17 +143,18 @@ pub(super) fn check_commit(
     Ok(state)
 }
 
-fn other_table_error(table: &Table, version: u64) -> Error {
+pub(super) fn other_table_error(table: &Table, version: u64) -> Error {
     let message = format!(
-        "version {version} of the Delta log is of another table that was here before; export_delta(rebuild=True) removes the \
-         log and writes a new one"
+        "version {version} of the Delta log is of another table that was here before; export_delta(rebuild=True) removes \
+         the log and writes a new one"
     );
     Error::new(ErrorKind::ExportConflict, message).with_path(table.path(&commit(version)))
 }
 
 fn foreign_error(table: &Table, version: u64) -> Error {
     let message = format!(
-        "another system wrote version {version} of the Delta log; nothing was written or removed"
+        "another system wrote version {version} of the Delta log; nothing was written or removed: move the folder \
+         _delta_log away and export again"
     );
     Error::new(ErrorKind::ExportConflict, message).with_path(table.path(&commit(version)))
 }
@@ -213,10 +198,9 @@ pub(super) async fn place_checkpoint(
 ) -> Result<()> {
     let store = table.store();
     let path = table.path(&checkpoint(version));
-    for _ in 0..MAX_REPLACEMENTS {
+    for _ in 0..MAX_ROUNDS {
         let placed = match store.create(&path, bytes.clone()).await {
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                let e_tag = store.head(&path).await?.e_tag;
                 let present = read_checkpoint(table, version).await?;
                 let may_stay = present.is_some_and(|present| match stays {
                     Match::Commit => present.commit_id == state.commit_id,
@@ -225,8 +209,7 @@ pub(super) async fn place_checkpoint(
                 if may_stay {
                     return Ok(());
                 }
-                let condition = e_tag.map_or(Condition::Always, Condition::Matches);
-                store.put_if(&path, bytes.clone(), &condition).await
+                replace_checkpoint(table, version, bytes).await
             }
             created => created,
         };
@@ -237,6 +220,14 @@ pub(super) async fn place_checkpoint(
     }
     let message = "gave up: other exports replace the checkpoint; try again";
     Err(Error::new(ErrorKind::Unavailable, message).with_path(path))
+}
+
+/// Replaces the checkpoint that is there now, if it does not change meanwhile.
+async fn replace_checkpoint(table: &Table, version: u64, bytes: &Bytes) -> Result<PutResult> {
+    let (store, path) = (table.store(), table.path(&checkpoint(version)));
+    let e_tag = store.head(&path).await?.e_tag;
+    let condition = e_tag.map_or(Condition::Always, Condition::Matches);
+    store.put_if(&path, bytes.clone(), &condition).await
 }
 
 /// The state of the export that wrote a checkpoint; `None` if there is no checkpoint of an export.
@@ -260,22 +251,35 @@ pub(super) async fn name_checkpoint(table: &Table, version: u64, actions: usize)
     Ok(())
 }
 
-/// Removes a log that exports of this library wrote, and returns the state of the newest one. The newest version goes
-/// first: until the end readers find an older one.
-pub(super) async fn remove(table: &Table) -> Result<Option<ExportState>> {
+/// Makes readers look for checkpoints themselves if `_last_checkpoint` names one that is not there: it came late.
+pub(super) async fn check_hint(table: &Table, log: &Log) -> Result<()> {
+    let path = table.path(LAST_CHECKPOINT);
+    let options = GetOptions::new().with_range(Some(GetRange::Bounded(0..FIRST_LINE_BYTES)));
+    let hint = match table.store().get(&path, options).await {
+        Ok((bytes, _)) => serde_json::from_slice::<Value>(&bytes).unwrap_or_default(),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    };
+    let is_there = |version| log.has_checkpoint(version);
+    if !hint["version"].as_u64().is_some_and(is_there) {
+        table.store().delete(&path).await?;
+    }
+    Ok(())
+}
+
+/// Removes a log that exports of this library wrote. The newest version goes first: until the end readers find an older
+/// one.
+pub(super) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
-    let mut last = None;
-    for round in 0..MAX_REPLACEMENTS {
+    for _ in 0..MAX_ROUNDS {
         let log = Log::list(table).await?;
         if log.is_empty() {
-            break;
+            return Ok(());
         }
-        if let Some((version, _)) = log.commits.last() {
-            let state = read_commit(table, *version).await?;
-            let state = state.ok_or_else(|| foreign_error(table, *version))?;
-            if round == 0 {
-                last = Some(state);
-            }
+        match log.last_state(table).await {
+            // Another process removes it, too.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            state => drop(state?),
         }
         store.delete(&table.path(LAST_CHECKPOINT)).await?;
         let commits = log.commits.iter();
@@ -288,22 +292,9 @@ pub(super) async fn remove(table: &Table) -> Result<Option<ExportState>> {
             store.delete(&table.path(path)).await?;
         }
     }
-    Ok(last)
-}
-
-/// Removes the log and the vectors of a table that is removed.
-pub(super) async fn remove_with_vectors(table: &Table) -> Result<()> {
-    match remove(table).await {
-        // It is not ours to remove.
-        Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(()),
-        removed => removed?,
-    };
-    let vectors = table.store().list(&table.path(vectors::FOLDER)).await?;
-    let paths: Vec<String> = vectors
-        .iter()
-        .map(|object| object.location.to_string())
-        .collect();
-    table.store().delete_all(&paths).await
+    let message =
+        "other exports write into the Delta log, which is being removed; stop them and try again";
+    Err(Error::new(ErrorKind::Unavailable, message).with_path(table.path(FOLDER)))
 }
 
 fn commit(version: u64) -> String {

@@ -7,18 +7,19 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectMeta;
 use roaring::RoaringTreemap;
 
 use super::actions::DeletionVector;
-use super::paths::needs_encoding;
 use crate::error::{Error, Result};
 use crate::sync::hash::Sha3;
+use crate::table::Table;
 use crate::table::format::TableManifest;
 use crate::table::snapshot_reader::SnapshotReader;
 use crate::table::tombstone::Deletions;
 
 /// The folder of deletion vectors, relative to the table: no engine's VACUUM lists it.
-pub(super) const FOLDER: &str = "_dv";
+const FOLDER: &str = "_dv";
 /// A longer vector is an object of its own.
 const MAX_INLINE_BYTES: usize = 512;
 /// What begins the rows of a vector.
@@ -51,7 +52,7 @@ impl DeletedRows {
 pub(super) type VectorObject = (String, Bytes);
 
 /// What the name of a file's vector follows from: the file, the tombstone files that are about it, and the last version
-/// that brought older ones back. Tombstone files never change, so no name ever stands for other rows.
+/// that brought older ones, or files in their place, back. Tombstone files never change, so no name ever stands for other rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct VectorKey([u8; 16]);
 
@@ -105,15 +106,6 @@ pub(super) async fn deleted_rows(
     }
     if rows == listed.total_rows {
         return Ok((DeletedRows::All, None));
-    }
-    if needs_encoding(&listed.path) {
-        // polars reads such rows as if they were not deleted.
-        let message = format!(
-            "the file {:?} has deleted rows and a name with characters that readers of Delta do not agree about: rewrite \
-             it, for example by `optimize.sort`",
-            listed.path
-        );
-        return Err(Error::invalid(message));
     }
     let (vector, object) = encode(&positions, key)?;
     Ok((DeletedRows::Some(vector), object))
@@ -196,6 +188,19 @@ fn encode(
 fn object_path(VectorKey(uuid): &VectorKey) -> String {
     let uuid = to_uuid(&format!("{:032x}", u128::from_be_bytes(*uuid)));
     format!("{FOLDER}/deletion_vector_{uuid}.bin")
+}
+
+/// The paths of a table's vectors, in the store.
+pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
+    let listing = table.store().list_folder(&table.path(FOLDER)).await?;
+    let is_vector = |object: &ObjectMeta| {
+        let name = object.location.filename().unwrap_or_default();
+        let name = name.strip_prefix("deletion_vector_");
+        let uuid = name.and_then(|name| name.strip_suffix(".bin"));
+        uuid.is_some_and(|uuid| uuid.len() == 36)
+    };
+    let vectors = listing.files.into_iter().filter(is_vector);
+    Ok(vectors.map(|object| object.location.to_string()).collect())
 }
 
 /// 32 hexadecimal digits as a UUID.

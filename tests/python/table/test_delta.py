@@ -275,6 +275,98 @@ def test_a_version_that_lacks_a_file_is_passed_over(table: pds.Table, tmp_path: 
     assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(make_rows(range(20)))
 
 
+def test_a_lost_file_does_not_stop_exports_for_ever(table: pds.Table, tmp_path: Path) -> None:
+    """Its rows were replaced, but the version before has it, with deleted rows."""
+    table.append(make_rows(range(10)))
+    table.export_delta()
+    pq.write_table(make_rows(range(10, 20)), tmp_path / "t" / "added.parquet", row_group_size=5)
+    table.add_files(["t/added.parquet"])
+    table.delete("id between 8 and 12")
+    (tmp_path / "t" / "added.parquet").unlink()
+    table.overwrite(make_rows(range(50)))
+    table.export_delta()
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(make_rows(range(50)))
+    table.export_delta(rebuild=True)
+    assert rows_of(read_polars(tmp_path / "t")) == rows_of(make_rows(range(50)))
+
+
+def test_what_comes_late_from_a_table_that_was_here_before(table: pds.Table, tmp_path: Path) -> None:
+    for number in range(5):
+        table.append(make_rows(range(number, number + 1)))
+    table.export_delta()
+    log = tmp_path / "t" / "_delta_log"
+    (checkpoint,) = log.glob("*.parquet")
+    late, hint = checkpoint.read_bytes(), (log / "_last_checkpoint").read_bytes()
+    store = pds.Store(tmp_path.as_uri())
+    pds.Table.drop(store, "t")
+    table = pds.Table.create(store, "t", SCHEMA)
+    table.append(make_rows(range(20, 30)))
+    table.export_delta()
+    (log / "_last_checkpoint").write_bytes(hint)
+    table.export_delta()
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(make_rows(range(20, 30)))
+    checkpoint.write_bytes(late)
+    with pytest.raises(pds.ExportConflict, match=r"another table.*rebuild=True"):
+        table.export_delta()
+    table.export_delta(rebuild=True)
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(make_rows(range(20, 30)))
+
+
+def test_a_drop_removes_the_log_and_nothing_else(table: pds.Table, tmp_path: Path) -> None:
+    table.append(make_rows(range(3000)))
+    table.delete("small % 3 = 1")
+    table.export_delta()
+    (mine := tmp_path / "t" / "_dv" / "mine.txt").write_text("x")
+    assert len(list(mine.parent.iterdir())) == 2
+    store = pds.Store(tmp_path.as_uri())
+    pds.Table.drop(store, "t")
+    assert [path for path in (tmp_path / "t").rglob("*") if path.is_file()] == [mine]
+    with pytest.raises(pds.NotFound):
+        pds.Table.drop(store, "t")
+    assert mine.exists()
+
+
+def test_a_vacuum_beside_a_log_of_another_system(table: pds.Table, tmp_path: Path) -> None:
+    table.append(make_rows(range(10)))
+    (tmp_path / "t" / "_delta_log").mkdir()
+    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"commitInfo":{"timestamp":1}}\n')
+    table.vacuum(dt.timedelta(0))
+
+
+def test_an_expired_log_of_unknown_origin(table: pds.Table, tmp_path: Path) -> None:
+    """A table that was created anew may have expired versions, too."""
+    table.append(make_rows(range(10)))
+    table.export_delta(leave_out=["day"])
+    log, aside = tmp_path / "t" / "_delta_log", tmp_path / "aside"
+    log.rename(aside)
+    store = pds.Store(tmp_path.as_uri())
+    pds.Table.drop(store, "t")
+    table = pds.Table.create(store, "t", SCHEMA)
+    for number in range(70):
+        table.append(make_rows(range(number, number + 1)))
+    table.optimize.compact()
+    table.vacuum(dt.timedelta(0))
+    aside.rename(log)
+    with pytest.raises(pds.ExportConflict, match="not known whether"):
+        table.export_delta()
+    with pytest.raises(pds.InvalidInput, match="give leave_out"):
+        table.export_delta(rebuild=True)
+    table.export_delta(rebuild=True, leave_out=[])
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(make_rows(range(70)))
+
+
+def test_new_columns_may_be_left_out(table: pds.Table, tmp_path: Path) -> None:
+    table.append(make_rows(range(10)))
+    table.export_delta(leave_out=["day"])
+    table.alter.add_column("half", pa.float16())
+    with pytest.raises(pds.InvalidInput, match="leave_out to leave it out"):
+        table.export_delta()
+    with pytest.raises(pds.InvalidInput, match=r"differs from that of the last export, which was .\"day\""):
+        table.export_delta(leave_out=["half"])
+    table.export_delta(leave_out=["half", "day"])
+    assert read_delta_rs(tmp_path / "t").column_names == [name for name in SCHEMA.names if name != "day"]
+
+
 def test_a_version_with_a_type_that_delta_lacks_is_passed_over(table: pds.Table, tmp_path: Path) -> None:
     table.append(make_rows(range(10)))
     table.export_delta()
@@ -359,8 +451,16 @@ def test_files_whose_names_readers_do_not_agree_about(table: pds.Table, tmp_path
     for read in (read_delta_rs, read_polars):
         assert rows_of(read(tmp_path / "t")) == expected
     table.delete("id = 31")
-    with pytest.raises(pds.InvalidInput, match=r"a b\.parquet"):
-        table.export_delta()
+    for rebuild in (False, True):
+        with pytest.raises(pds.InvalidInput, match=r"a b\.parquet.*optimize.sort"):
+            table.export_delta(rebuild=rebuild)
+    assert log_versions(tmp_path / "t")
+    table.optimize.sort(["id"])
+    # What was there is named once more, as a file that is removed.
+    table.export_delta()
+    assert rows_of(read_polars(tmp_path / "t")) == rows_of(table.scan().to_pyarrow())
+    table.export_delta(rebuild=True)
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(table.scan().to_pyarrow())
 
 
 def test_a_log_without_a_checkpoint_gets_one(table: pds.Table, tmp_path: Path) -> None:
