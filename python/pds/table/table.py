@@ -280,6 +280,8 @@ class Table(Writes):
             InvalidInput: The retention is negative.
             InvalidType: The retention is not a timedelta.
             CommitConflict, CommitStateUnknown: As for `append`.
+            InvalidInput, ExportConflict: The table has a Delta log that cannot be brought up to date, as for
+                `export_delta`. Nothing was removed.
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")

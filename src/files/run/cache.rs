@@ -179,27 +179,27 @@ pub(super) async fn open_cached(
 ) -> Result<IndexedPart> {
     let file_path = path::join(folder, &file.name);
     let cache = RunCache::of(store);
-    let kept = lock(&cache.files).get(&file_path);
-    let kept = match kept {
-        Some(kept) if store.local().is_some() => {
-            kept.part.reopen(store).await?.map(|part| IndexedPart {
+    let cached = lock(&cache.files).get(&file_path);
+    let current = match cached {
+        Some(cached) if store.local().is_some() => {
+            cached.part.reopen(store).await?.map(|part| IndexedPart {
                 part: Arc::new(part),
-                ..kept
+                ..cached
             })
         }
-        kept => kept,
+        cached => cached,
     };
-    if let Some(kept) = kept {
-        return Ok(kept);
+    if let Some(current) = current {
+        return Ok(current);
     }
     let opened = open_with_indexes(store, &file_path, file.footer_size, file.index_size).await?;
     let opened = IndexedPart::new(opened);
-    let kept = IndexedPart {
+    let to_cache = IndexedPart {
         part: opened.part.without_descriptor(),
         ..opened.clone()
     };
-    let bytes = kept.memory_bytes();
-    lock(&cache.files).insert(file_path, kept, bytes);
+    let bytes = to_cache.memory_bytes();
+    lock(&cache.files).insert(file_path, to_cache, bytes);
     Ok(opened)
 }
 

@@ -26,6 +26,8 @@ use crate::versions::TimestampMicros;
 const CONCURRENT_FILES: usize = 16;
 /// The number of files whose actions of a checkpoint are in memory at once.
 const CHECKPOINT_FILES: usize = 8192;
+/// Longer parameters of an operation are left out.
+const MAX_PARAMETER_BYTES: usize = 4096;
 /// The features of every export: time travel by our times, and no other writer.
 const ALWAYS: [&str; 2] = ["inCommitTimestamp", "pds-readOnly"];
 
@@ -36,7 +38,7 @@ pub(super) struct Exporter<'t> {
     table_id: String,
     created_at: TimestampMicros,
     features: BTreeSet<String>,
-    /// Of the newest version that was exported; None if there is none.
+    /// Of the newest version that was exported; None before the first.
     metadata_hash: Option<String>,
     last: Option<ExportState>,
     /// The deleted rows that were computed for the newest version.
@@ -128,7 +130,8 @@ impl<'t> Exporter<'t> {
         let head = self.head(version)?;
         let is_new_protocol = head.is_new_protocol || self.needs_more(older, version)?;
         let changes = version.changes_since(older);
-        self.check_files(version, &changes.added, &head.schema)
+        let new_entries = [&changes.added[..], &changes.replaced].concat();
+        self.check_files(version, &new_entries, &head.schema)
             .await?;
         let state = self.state_of(version, &head);
         let mut actions = vec![Self::commit_info(version, state.clone())];
@@ -220,14 +223,15 @@ impl<'t> Exporter<'t> {
             .filter_map(|old| remove(*old))
             .collect();
         for (old, new) in &changes.changed {
-            let is_same = older.is_some_and(|older| {
+            let has_same_vector = older.is_some_and(|older| {
                 rows_of(older, *old, old_rows) == rows_of(version, *new, new_rows)
-                    && older.files[*old]
-                        .file
-                        .has_rows_of(&version.files[*new].file)
             });
-            if !is_same {
-                actions.extend(remove(*old).into_iter().chain(add(*new)));
+            if !has_same_vector {
+                actions.extend(remove(*old));
+            }
+            // The entry of a path with the same vector replaces the one before it.
+            if !has_same_vector || changes.replaced.contains(new) {
+                actions.extend(add(*new));
             }
         }
         actions.extend(changes.added.iter().filter_map(|new| add(*new)));
@@ -335,14 +339,17 @@ impl<'t> Exporter<'t> {
 
     fn commit_info(version: &Version, state: ExportState) -> Action {
         let operation = &version.manifest.operation;
-        let parameters = operation.details.iter();
+        // The first line of the file stays short, whatever a filter lists.
+        let parameters = operation
+            .details
+            .iter()
+            .map(|(name, value)| (name.clone(), value.to_string()))
+            .filter(|(_, value)| value.len() <= MAX_PARAMETER_BYTES);
         Action::CommitInfo(Box::new(CommitInfo {
             timestamp: version.millis(),
             in_commit_timestamp: version.millis(),
             operation: operation.name.to_uppercase(),
-            operation_parameters: parameters
-                .map(|(k, v)| (k.clone(), v.to_string()))
-                .collect(),
+            operation_parameters: parameters.collect(),
             engine_info: concat!("pds/", env!("CARGO_PKG_VERSION")).to_owned(),
             pds: Some(state),
         }))

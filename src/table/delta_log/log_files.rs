@@ -26,9 +26,9 @@ const MAX_ROUNDS: u32 = 20;
 #[derive(Debug, Default)]
 pub(super) struct Log {
     /// Versions with a commit, and the bytes of these, in order.
-    pub(super) commits: Vec<(u64, u64)>,
+    commits: Vec<(u64, u64)>,
     /// Versions with a checkpoint, in order.
-    pub(super) checkpoints: Vec<u64>,
+    checkpoints: Vec<u64>,
 }
 
 impl Log {
@@ -48,8 +48,8 @@ impl Log {
         Ok(log)
     }
 
-    /// What the newest export says, which may be of another table that was here before; None if there is none. Refuses a
-    /// log that another system wrote.
+    /// What the newest export says, which may be of another table that was here before; None without an export. Refuses
+    /// a log that another system wrote.
     pub(super) async fn last_state(&self, table: &Table) -> Result<Option<ExportState>> {
         let Some((version, _)) = self.commits.last() else {
             return Ok(None);
@@ -230,7 +230,7 @@ async fn replace_checkpoint(table: &Table, version: u64, bytes: &Bytes) -> Resul
     store.put_if(&path, bytes.clone(), &condition).await
 }
 
-/// The state of the export that wrote a checkpoint; `None` if there is no checkpoint of an export.
+/// The state of the export that wrote a checkpoint; `None` if it is missing or another system wrote it.
 async fn read_checkpoint(table: &Table, version: u64) -> Result<Option<ExportState>> {
     let path = table.path(&checkpoint(version));
     match open(table.store(), &path, TAIL_BYTES).await {

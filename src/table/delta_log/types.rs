@@ -171,10 +171,10 @@ pub(super) fn first_ambiguous<'a>(names: impl Iterator<Item = &'a str>) -> Optio
 
 fn map(entries: &Field) -> Result<DeltaType, String> {
     let DataType::Struct(fields) = entries.data_type() else {
-        return Err("its entries are no structs".to_owned());
+        return Err("its entries are not structs".to_owned());
     };
     let [key, value] = &fields[..] else {
-        return Err("its entries are no pairs".to_owned());
+        return Err("its entries are not pairs".to_owned());
     };
     let field = |field: &Field| DeltaField::new(field).map(Box::new);
     Ok(DeltaType::Map(field(key)?, field(value)?))

@@ -11,7 +11,7 @@ use object_store::ObjectMeta;
 use roaring::RoaringTreemap;
 
 use super::actions::DeletionVector;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::hash::Sha3;
 use crate::table::Table;
 use crate::table::format::TableManifest;
@@ -52,7 +52,7 @@ impl DeletedRows {
 pub(super) type VectorObject = (String, Bytes);
 
 /// What the name of a file's vector follows from: the file, the tombstone files that are about it, and the last version
-/// that brought older ones, or files in their place, back. Tombstone files never change, so no name ever stands for other rows.
+/// that restored older ones or added files in place. Tombstone files never change, so no name ever stands for other rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct VectorKey([u8; 16]);
 
@@ -99,7 +99,7 @@ pub(super) async fn deleted_rows(
             "a tombstone deletes rows that {:?} does not have",
             listed.path
         );
-        return Err(Error::new(crate::ErrorKind::ManifestCorrupted, message));
+        return Err(Error::new(ErrorKind::ManifestCorrupted, message));
     }
     if rows == 0 {
         return Ok((DeletedRows::None, None));

@@ -1,6 +1,6 @@
 //! The files of a version as Delta has them, and how they differ from those of the version before.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::actions::{Add, DeletionVector, Remove};
@@ -30,8 +30,10 @@ pub(super) struct Version {
 pub(super) struct FileChanges {
     pub(super) removed: Vec<usize>,
     pub(super) added: Vec<usize>,
-    /// Files of both versions of which other rows may be deleted: in the older and in the newer one.
+    /// Files of both versions that may have other rows, in the older and in the newer one.
     pub(super) changed: Vec<(usize, usize)>,
+    /// Of the latter those, in the newer version, that are listed with another size or other columns.
+    pub(super) replaced: Vec<usize>,
 }
 
 impl Version {
@@ -108,7 +110,11 @@ impl Version {
             match (removed.remove(file.path.as_str()), older) {
                 (Some(old), Some(older)) => {
                     let key = |version: &Self| version.vector_keys.get(&file.path).cloned();
-                    if key(older) != key(self) || !file.has_rows_of(&old_files[old].file) {
+                    let is_replaced = !file.has_rows_of(&old_files[old].file);
+                    if is_replaced {
+                        changes.replaced.push(at);
+                    }
+                    if is_replaced || key(older) != key(self) {
                         changes.changed.push((old, at));
                     }
                 }
@@ -131,7 +137,7 @@ impl Version {
         let file = &self.files[file].file;
         Add {
             path: encode_path(&file.path),
-            partition_values: std::collections::BTreeMap::new(),
+            partition_values: BTreeMap::new(),
             size: file.size_bytes,
             modification_time: self.millis(),
             data_change,
@@ -152,7 +158,7 @@ impl Version {
             deletion_timestamp: self.millis(),
             data_change,
             extended_file_metadata: true,
-            partition_values: std::collections::BTreeMap::new(),
+            partition_values: BTreeMap::new(),
             size: file.size_bytes,
             deletion_vector,
         }

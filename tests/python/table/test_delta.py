@@ -463,6 +463,37 @@ def test_files_whose_names_readers_do_not_agree_about(table: pds.Table, tmp_path
     assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(table.scan().to_pyarrow())
 
 
+def test_a_long_filter(table: pds.Table, tmp_path: Path) -> None:
+    """The first line of the log's file, which the next export reads, stays short."""
+    table.append(make_rows(range(10)))
+    table.export_delta()
+    table.overwrite(make_rows(range(20, 22)), where=f"id IN ({', '.join(map(str, range(5, 200_000)))})")
+    table.export_delta()
+    assert len(json.dumps(read_log(tmp_path / "t", table.version)[0])) < 10_000
+    table.append(make_rows(range(30, 32)))
+    assert table.export_delta().versions == 1
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(table.scan().to_pyarrow())
+
+
+def test_a_path_that_comes_back_with_other_columns(table: pds.Table, tmp_path: Path) -> None:
+    """A restore swaps the entries of one file, of which one is read wrongly by name."""
+    rows = make_rows(range(10))
+    pq.write_table(rows, tmp_path / "t" / "x.parquet")
+    table.add_files(["t/x.parquet"])
+    first = table.version
+    table.export_delta()
+    table.overwrite(make_rows(range(100, 103)))
+    table.alter.rename_column("name", "label")
+    table.alter.add_column("name", pa.string())
+    table.export_delta()
+    table.add_files(["t/x.parquet"])
+    with pytest.raises(pds.InvalidInput, match=r"x\.parquet"):
+        table.export_delta()
+    table.restore(first)
+    table.export_delta()
+    assert rows_of(read_delta_rs(tmp_path / "t")) == rows_of(table.scan().to_pyarrow()) == rows_of(rows)
+
+
 def test_a_log_without_a_checkpoint_gets_one(table: pds.Table, tmp_path: Path) -> None:
     """An export ended between the first version and its checkpoint."""
     table.append(make_rows(range(10)))
