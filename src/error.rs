@@ -45,7 +45,7 @@ pub enum ErrorKind {
     ManifestCorrupted,
     /// The bytes of a part differ from those that were written.
     PartCorrupted,
-    /// A concurrent commit came first, and this one conflicts with it.
+    /// A concurrent commit came first, and this one conflicts with it; `detail` is `if_version` if the caller named a version.
     CommitConflict,
     /// It is unknown whether a commit happened; `detail` is its identity.
     CommitStateUnknown,
@@ -71,6 +71,26 @@ pub enum ErrorKind {
     Other,
 }
 
+impl ErrorKind {
+    /// Whether a call that failed so may succeed when it is repeated, without a change of its arguments or of the store.
+    ///
+    /// A commit in an unknown state is not among them: without an idempotency key, a repetition may commit twice.
+    fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable
+                | Self::Expired
+                | Self::Locked
+                | Self::Conflict
+                | Self::CommitConflict
+                | Self::TransactionExpired
+        )
+    }
+}
+
+/// The detail of a [`ErrorKind::CommitConflict`] with the version that the caller named.
+pub(crate) const REQUIRED_VERSION: &str = "if_version";
+
 /// The cause of an error.
 pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -79,8 +99,9 @@ pub type Cause = Box<dyn StdError + Send + Sync + 'static>;
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    path: Option<String>,
-    detail: Option<String>,
+    path: Option<Box<str>>,
+    detail: Option<Box<str>>,
+    hint: Option<Box<str>>,
     source: Option<Cause>,
 }
 
@@ -88,13 +109,14 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Creates an error without path, detail and cause.
+    /// Creates an error without path, detail, hint and cause.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
             path: None,
             detail: None,
+            hint: None,
             source: None,
         }
     }
@@ -117,14 +139,22 @@ impl Error {
     /// Sets the path, unless the error has one already.
     #[must_use]
     pub fn with_path(mut self, path: impl AsRef<str>) -> Self {
-        self.path.get_or_insert_with(|| path.as_ref().to_owned());
+        self.path.get_or_insert_with(|| path.as_ref().into());
         self
     }
 
     /// Sets the detail; the [`ErrorKind`] says what it is.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(detail.into());
+        self.detail = Some(detail.into().into_boxed_str());
+        self
+    }
+
+    /// Sets what the user can do next, unless the error says so already.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint
+            .get_or_insert_with(|| hint.into().into_boxed_str());
         self
     }
 
@@ -165,6 +195,7 @@ impl Error {
             message,
             path: self.path.clone(),
             detail: self.detail.clone(),
+            hint: self.hint.clone(),
             source: None,
         }
     }
@@ -187,6 +218,16 @@ impl Error {
     /// The detail; the [`ErrorKind`] says what it is.
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
+    }
+
+    /// Whether the same call may succeed when it is repeated. One that names a version does not: versions go up.
+    pub fn is_retryable(&self) -> bool {
+        self.kind.is_retryable() && self.detail() != Some(REQUIRED_VERSION)
+    }
+
+    /// What the user can do next.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
     }
 
     /// Returns the cause that [`Error::with_source`] set.

@@ -108,7 +108,10 @@ class Store:
             other tools write them; or a path of the local file system, which may be relative and may begin with `~`.
         storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`,
             `aws_access_key_id`, `aws_secret_access_key`; and `aws_profile`, `stall_timeout`,
-            `retry_timeout` (both in seconds), `max_retries`. For local files `durability`: with "full" (the
+            `retry_timeout` (both in seconds), `max_retries`. Without keys, S3 uses those of the tools of AWS: the
+            environment, the profile (`~/.aws/config`, `~/.aws/credentials`: keys, SSO, assumed roles,
+            `credential_process`), a web identity, the container, the instance. Without a region, that of the bucket
+            is looked up at the first request. For local files `durability`: with "full" (the
             default), a write returns after the data is on the disk; with "none", the operating system decides
             when, and a power failure may lose or truncate files.
         credential_provider: A function that returns a mapping with the credentials: `access_key_id`,

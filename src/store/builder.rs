@@ -12,16 +12,17 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredentialProvider};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use url::Url;
 
+use super::aws::{CredentialChain, RegionLookup, S3};
 use super::counting_store::CountingStore;
 pub use super::credentials::CredentialSource;
-use super::credentials::{self, CachedCredentialProvider};
+use super::credentials::{self, CachedCredentialProvider, CredentialError};
 use super::gcs::Gcs;
 use super::http::Connector;
 use super::limit::Resends;
@@ -45,6 +46,12 @@ pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_mins(3);
 /// How often a request is retried.
 pub const DEFAULT_MAX_RETRIES: usize = 10;
 
+/// Options that name a service or a token for `object_store`'s own providers.
+const SERVICE_OPTIONS: [AmazonS3ConfigKey; 3] = [
+    AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+    AmazonS3ConfigKey::ContainerCredentialsFullUri,
+    AmazonS3ConfigKey::WebIdentityTokenFile,
+];
 const AZURE_EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
 /// Prefix of the names of memory stores that were opened without a name; they live as long as their handles.
@@ -233,30 +240,67 @@ impl StoreBuilder {
                 }
             }
         }
-        if let Some(provider) = self.cached_provider(credentials::aws_credential) {
+        if let Some(provider) = self.aws_credentials(&builder, endpoint.is_some()) {
             builder = builder.with_credentials(provider);
-        } else {
-            let profile = self.aws_profile.as_deref();
-            let profile_provider =
-                credentials::aws_profile_provider(&builder, profile, endpoint.is_some());
-            if let Some(provider) = profile_provider.map_err(|e| self.configuration_error(&e))? {
-                builder = builder.with_credentials(provider);
-            }
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
-        let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
-        let cloud = Cloud::S3 {
-            objects: Arc::clone(&objects),
-            region: region.unwrap_or_else(|| "us-east-1".to_owned()),
-            signed: unsigned.as_deref() != Some("true"),
-            aws: endpoint.as_deref().is_none_or(is_aws),
+        let at_aws = endpoint.as_deref().is_none_or(is_aws);
+        let lookup = RegionLookup {
+            bucket: self.container.clone(),
+            profile: self.aws_profile.clone(),
+            at_aws: endpoint.is_none(),
         };
+        let bucket = S3::open(builder, region, lookup).map_err(|e| self.configuration_error(&e))?;
+        let cloud = Cloud::S3 {
+            bucket: bucket.clone(),
+            signed: unsigned.as_deref() != Some("true"),
+            aws: at_aws,
+        };
+        let objects = Arc::new(bucket);
         Ok(self
             .store("s3", Arc::clone(&objects) as _, metrics)
             .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
             .with_http_service(self.resends()))
+    }
+
+    /// The provider of the caller's credentials or of those that the tools of AWS find. None where the options or the
+    /// environment have keys, or the options name a service that `object_store` asks.
+    fn aws_credentials(
+        &self,
+        builder: &AmazonS3Builder,
+        has_endpoint: bool,
+    ) -> Option<AwsCredentialProvider> {
+        if let Some(provider) = self.cached_provider(credentials::aws_credential) {
+            return Some(provider);
+        }
+        let is_set = |key: &AmazonS3ConfigKey| {
+            let value = builder.get_config_value(key);
+            value.is_some_and(|v| !v.is_empty() && v != "false")
+        };
+        let is_option = |key: &AmazonS3ConfigKey| {
+            let parsed = self
+                .options
+                .keys()
+                .map(|name| AmazonS3ConfigKey::from_str(name));
+            parsed.flatten().any(|option| option == *key)
+        };
+        let has_keys = is_set(&AmazonS3ConfigKey::AccessKeyId)
+            || is_set(&AmazonS3ConfigKey::SkipSignature)
+            || SERVICE_OPTIONS.iter().any(is_option);
+        if self.aws_profile.is_none() && has_keys {
+            return None;
+        }
+        let chain = Arc::new(CredentialChain {
+            profile: self.aws_profile.clone(),
+            asks_metadata: !has_endpoint,
+            metadata_endpoint: builder.get_config_value(&AmazonS3ConfigKey::MetadataEndpoint),
+            clock: Arc::clone(&self.clock),
+        });
+        let clock = Arc::clone(&self.clock);
+        let provider = CachedCredentialProvider::new(chain, clock, credentials::aws_credential);
+        Some(Arc::new(provider.with_failure(CredentialError::NotInChain)))
     }
 
     fn cached_provider<C>(

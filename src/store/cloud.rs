@@ -33,13 +33,24 @@ impl ConditionalStore for CloudClient {
     }
 
     async fn warm_up(&self) -> Result<()> {
+        if let Cloud::S3 { bucket, .. } = &self.cloud {
+            bucket.client().await?;
+        }
         match &self.cloud {
             _ if !self.warms_up => Ok(()),
             Cloud::S3 {
-                objects,
+                bucket,
                 signed: true,
                 ..
-            } => objects.credentials().get_credential().await.map(drop),
+            } => {
+                let client = bucket.client().await?;
+                client
+                    .objects
+                    .credentials()
+                    .get_credential()
+                    .await
+                    .map(drop)
+            }
             Cloud::Azure {
                 objects,
                 signed: true,

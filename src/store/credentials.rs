@@ -1,8 +1,9 @@
-//! Credential providers beside those of `object_store`: a [`CredentialSource`] of the caller, an AWS profile, and none.
+//! Credential providers beside those of `object_store`: a [`CredentialSource`], and none.
 //!
-//! [`CachedCredentialProvider`] keeps the credentials of a source until shortly before they expire, and longer if they
-//! cannot be refreshed. A profile is read at the first request. Without credentials `object_store` asks the metadata
-//! service of a cloud, which hangs where there is none: for a custom endpoint [`NoCredentials`] fails at once instead.
+//! [`CachedCredentialProvider`] caches the credentials of a source until shortly before they expire, and longer if they
+//! cannot be refreshed. Sources are the caller's function and, for S3, the chain of [`super::aws`]. Without credentials
+//! `object_store` asks the metadata service of Azure, which hangs where there is none: for a custom endpoint
+//! [`NoCredentials`] fails at once instead.
 //!
 //! Errors: [`CredentialError`] where credentials are missing or could not be fetched, which `Store::map_error` makes
 //! [`ErrorKind::PermissionDenied`].
@@ -15,14 +16,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::CredentialProvider;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
+use object_store::aws::AwsCredential;
 use object_store::azure::{
     AzureAccessKey, AzureConfigKey, AzureCredential, AzureCredentialProvider, MicrosoftAzureBuilder,
 };
 use object_store::gcp::GcpCredential;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::Mutex;
 
-use super::profile;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -33,7 +33,9 @@ const REFRESH_BEFORE_EXPIRY: TimeDelta = TimeDelta::minutes(5);
 #[derive(Debug)]
 pub(super) enum CredentialError {
     /// None are set; the text says what can be.
-    Missing(String),
+    Missing(&'static str),
+    /// The chain of AWS has none; the error says where it looked.
+    NotInChain(Error),
     /// The caller's source failed, or returned something else.
     SourceFailed(Error),
 }
@@ -42,7 +44,7 @@ impl CredentialError {
     /// What happened, in few words.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Missing(_) => "no credentials",
+            Self::Missing(_) | Self::NotInChain(_) => "no credentials",
             Self::SourceFailed(_) => "the credential provider failed",
         }
     }
@@ -52,7 +54,7 @@ impl fmt::Display for CredentialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(needed) => write!(f, "no credentials were given: {needed}"),
-            Self::SourceFailed(error) => f.write_str(error.message()),
+            Self::NotInChain(error) | Self::SourceFailed(error) => f.write_str(error.message()),
         }
     }
 }
@@ -61,7 +63,7 @@ impl std::error::Error for CredentialError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Missing(_) => None,
-            Self::SourceFailed(error) => error.source(),
+            Self::NotInChain(error) | Self::SourceFailed(error) => error.source(),
         }
     }
 }
@@ -94,6 +96,7 @@ pub(super) struct CachedCredentialProvider<C> {
     source: Arc<dyn CredentialSource>,
     clock: Arc<dyn Clock>,
     convert: Convert<C>,
+    failure: fn(Error) -> CredentialError,
     cached: Mutex<CachedCredential<C>>,
 }
 
@@ -107,8 +110,15 @@ impl<C> CachedCredentialProvider<C> {
             source,
             clock,
             convert,
+            failure: CredentialError::SourceFailed,
             cached: Mutex::new(None),
         }
+    }
+
+    /// Returns the provider with failures of its source reported as `failure`.
+    pub(super) fn with_failure(mut self, failure: fn(Error) -> CredentialError) -> Self {
+        self.failure = failure;
+        self
     }
 }
 
@@ -135,7 +145,7 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
                         );
                         Ok(Arc::clone(credential))
                     }
-                    _ => Err(CredentialError::SourceFailed(e).into()),
+                    _ => Err((self.failure)(e).into()),
                 };
             }
         };
@@ -198,44 +208,6 @@ pub(super) fn gcp_credential(
         .ok_or("bearer_token")
 }
 
-/// The provider of a profile, where the profile is named, or where `object_store` would ask a metadata service that may
-/// not exist. None where the options or the environment hold other credentials.
-pub(super) fn aws_profile_provider(
-    builder: &AmazonS3Builder,
-    profile: Option<&str>,
-    custom_endpoint: bool,
-) -> object_store::Result<Option<AwsCredentialProvider>> {
-    let is_set = |key| {
-        let value = builder.get_config_value(&key);
-        value.is_some_and(|v| !v.is_empty() && v != "false")
-    };
-    let has_env = |name| std::env::var_os(name).is_some();
-    if profile.is_none()
-        && (is_set(AmazonS3ConfigKey::AccessKeyId)
-            || is_set(AmazonS3ConfigKey::SkipSignature)
-            || has_env("AWS_WEB_IDENTITY_TOKEN_FILE")
-            || has_env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-            || has_env("AWS_CONTAINER_CREDENTIALS_FULL_URI"))
-    {
-        return Ok(None);
-    }
-    let fallback: AwsCredentialProvider = if custom_endpoint {
-        Arc::new(NoCredentials::new(
-            "set aws_access_key_id and aws_secret_access_key, a profile, or aws_skip_signature=true",
-        ))
-    } else {
-        Arc::clone(builder.clone().build()?.credentials())
-    };
-    let explicit_name = profile.map(ToOwned::to_owned);
-    let profile_name = explicit_name.or_else(|| std::env::var("AWS_PROFILE").ok());
-    Ok(Some(Arc::new(ProfileCredentialProvider {
-        is_explicit: profile_name.is_some(),
-        name: profile_name.unwrap_or_else(|| "default".to_owned()),
-        fallback,
-        loaded: OnceCell::new(),
-    })))
-}
-
 /// A provider that fails at once, for a custom endpoint without credentials; None for all others.
 pub(super) fn azure_no_credentials(
     builder: &MicrosoftAzureBuilder,
@@ -266,40 +238,6 @@ pub(super) fn azure_no_credentials(
     )))
 }
 
-/// The credentials of a profile, read at the first request.
-#[derive(Debug)]
-struct ProfileCredentialProvider {
-    name: String,
-    /// The option or `AWS_PROFILE` names this profile, so it must exist.
-    is_explicit: bool,
-    /// Used where the default profile does not exist.
-    fallback: AwsCredentialProvider,
-    loaded: OnceCell<Option<Arc<AwsCredential>>>,
-}
-
-#[async_trait]
-impl CredentialProvider for ProfileCredentialProvider {
-    type Credential = AwsCredential;
-
-    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        let load = || async {
-            let name = self.name.clone();
-            let loaded = tokio::task::spawn_blocking(move || profile::load(&name)).await?;
-            Ok::<_, object_store::Error>(loaded.map(Arc::new))
-        };
-        match self.loaded.get_or_try_init(load).await? {
-            Some(credential) => Ok(Arc::clone(credential)),
-            None if self.is_explicit => Err(CredentialError::Missing(format!(
-                "the shared credentials file (AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials) \
-                 has no access keys of the AWS profile {:?}",
-                self.name
-            ))
-            .into()),
-            None => self.fallback.get_credential().await,
-        }
-    }
-}
-
 /// Fails for a store that has a custom endpoint and no credentials: a request to the metadata service of a cloud would
 /// hang.
 #[derive(Debug)]
@@ -323,6 +261,6 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for NoCredentials<C> {
     type Credential = C;
 
     async fn get_credential(&self) -> object_store::Result<Arc<C>> {
-        Err(CredentialError::Missing(self.needed.to_owned()).into())
+        Err(CredentialError::Missing(self.needed).into())
     }
 }

@@ -19,6 +19,7 @@
 //! [`ErrorKind::CapabilityNotSupported`]: crate::error::ErrorKind::CapabilityNotSupported
 //! [`ErrorKind::UnsafeStore`]: crate::error::ErrorKind::UnsafeStore
 
+mod aws;
 pub mod builder;
 mod capabilities;
 pub mod cas;
@@ -39,7 +40,6 @@ mod objects;
 pub mod path;
 mod probe;
 pub mod process_id;
-mod profile;
 mod requests;
 pub mod secrets;
 pub mod stage;

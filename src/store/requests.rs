@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
-use object_store::aws::{AmazonS3, AwsAuthorizer};
+use object_store::aws::AwsAuthorizer;
 use object_store::azure::{AzureAuthorizer, AzureCredential, MicrosoftAzure};
 use object_store::client::{HttpErrorKind, HttpRequest, HttpRequestBody};
 use object_store::gcp::GoogleCloudStorage;
@@ -22,6 +22,7 @@ use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{CopyOptions, Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
 
+use super::aws::S3;
 use super::condition::{Condition, ConditionalStore};
 use super::failure::status_message;
 use super::limit;
@@ -51,8 +52,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(super) enum Cloud {
     S3 {
-        objects: Arc<AmazonS3>,
-        region: String,
+        bucket: S3,
         /// Whether requests are signed.
         signed: bool,
         /// Whether the server is AWS itself, whose support of conditions is known.
@@ -122,7 +122,7 @@ impl CloudClient {
 
     fn objects(&self) -> &dyn ObjectStore {
         match &self.cloud {
-            Cloud::S3 { objects, .. } => objects.as_ref(),
+            Cloud::S3 { bucket, .. } => bucket,
             Cloud::Azure { objects, .. } => objects.as_ref(),
             Cloud::Gcs { objects, .. } => objects.as_ref(),
         }
@@ -257,13 +257,13 @@ impl CloudClient {
     async fn sign(&self, request: &mut HttpRequest) -> Result<()> {
         match &self.cloud {
             Cloud::S3 {
-                objects,
-                region,
+                bucket,
                 signed: true,
                 ..
             } => {
-                let credential = objects.credentials().get_credential().await?;
-                AwsAuthorizer::new(&credential, "s3", region).authorize(request, None);
+                let client = bucket.client().await?;
+                let credential = client.objects.credentials().get_credential().await?;
+                AwsAuthorizer::new(&credential, "s3", &client.region).authorize(request, None);
             }
             Cloud::Azure {
                 objects,
@@ -453,7 +453,7 @@ impl CloudClient {
 
     pub(super) fn multipart(&self) -> Option<&dyn MultipartStore> {
         match &self.cloud {
-            Cloud::S3 { objects, .. } => Some(objects.as_ref()),
+            Cloud::S3 { bucket, .. } => Some(bucket),
             Cloud::Gcs { objects, .. } => Some(objects.as_ref()),
             Cloud::Azure { .. } => None,
         }

@@ -260,6 +260,6 @@ def test_a_profile(server: ScriptedS3, profile: str | None, key: str, tmp_path: 
 def test_a_custom_endpoint_without_credentials(server: ScriptedS3, url: str, options: dict[str, str]) -> None:
     given = {name: value.format(endpoint=server.endpoint) for name, value in options.items()}
     store = pds.Store(url, {**given, "allow_http": "true", "max_retries": "0"})
-    with pytest.raises(pds.PermissionDenied, match="no credentials were given"):
+    with pytest.raises(pds.PermissionDenied, match="no credentials"):
         store.read_bytes("a")
     assert server.seen == []

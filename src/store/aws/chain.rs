@@ -1,0 +1,250 @@
+//! Credentials as the tools of AWS find them.
+//!
+//! Order: the profile of the option `aws_profile`; the web identity token of the environment; the profile of
+//! `AWS_PROFILE`, else `default`; the container's service; the metadata service of the instance. That is the order of
+//! botocore, so of the AWS CLI. The first that is set up decides: its failure is an error. A profile that is named must
+//! have credentials. Keys in the options or in the environment come before all of these and do not get here. A profile
+//! may hold keys, a role to assume, an SSO session or a `credential_process`.
+//!
+//! Errors: [`ErrorKind::PermissionDenied`], with a line for each place that has no credentials.
+
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_config::BehaviorVersion;
+use aws_config::ecs::EcsCredentialsProvider;
+use aws_config::imds::credentials::ImdsCredentialsProvider;
+use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_config::web_identity_token::WebIdentityTokenCredentialsProvider;
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_types::region::Region;
+use chrono::{DateTime, Utc};
+
+use super::http::Reqwest;
+use super::region::{DEFAULT_REGION, profile_region};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result, format_error_chain};
+use crate::store::credentials::CredentialSource;
+
+/// How long the metadata service of an instance may take to answer.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one provider may take, a `credential_process` that asks its user included.
+const PROVIDER_TIMEOUT: Duration = Duration::from_mins(2);
+
+const NOT_LOADED: &str = "it is missing or has no credentials";
+const TOKEN_FILE: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
+const CONTAINER_VARIABLES: [&str; 2] = [
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+];
+
+/// The providers of credentials, tried one after another at every fetch.
+#[derive(Debug)]
+pub(in crate::store) struct CredentialChain {
+    /// The profile of the options.
+    pub(in crate::store) profile: Option<String>,
+    /// Whether the metadata service of the instance may be asked, …
+    pub(in crate::store) asks_metadata: bool,
+    /// … and where, if not at its usual address.
+    pub(in crate::store) metadata_endpoint: Option<String>,
+    pub(in crate::store) clock: std::sync::Arc<dyn Clock>,
+}
+
+/// Values by name and the time when they expire, as a [`CredentialSource`] returns them.
+type Fetched = (HashMap<String, String>, Option<DateTime<Utc>>);
+
+#[async_trait]
+impl CredentialSource for CredentialChain {
+    async fn fetch(&self) -> Result<Fetched> {
+        let named = self.profile.clone().or_else(|| variable("AWS_PROFILE"));
+        let region = match self.region(named.as_deref()).await {
+            Some(region) => region,
+            None => DEFAULT_REGION.to_owned(),
+        };
+        let config = ProviderConfig::without_region()
+            .with_region(Some(Region::new(region)))
+            .with_behavior_version(Some(BehaviorVersion::latest()))
+            .with_http_client(Reqwest);
+        let has_token = self.profile.is_none() && variable(TOKEN_FILE).is_some();
+        match named {
+            _ if has_token => self.of_web_identity(&config).await,
+            Some(name) => {
+                let outcome = self.of_profile(&name, &config).await;
+                outcome.map_err(|e| profile_error(&name, &e))
+            }
+            None => self.of_default(&config).await,
+        }
+    }
+}
+
+impl CredentialChain {
+    async fn region(&self, profile: Option<&str>) -> Option<String> {
+        let of_environment = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION"));
+        match of_environment {
+            Some(region) => Some(region),
+            None => profile_region(profile).await,
+        }
+    }
+
+    async fn of_profile(
+        &self,
+        name: &str,
+        config: &ProviderConfig,
+    ) -> std::result::Result<Fetched, CredentialsError> {
+        let builder = ProfileFileCredentialsProvider::builder();
+        let provider = builder.configure(config).profile_name(name).build();
+        self.ask(&provider, PROVIDER_TIMEOUT).await
+    }
+
+    async fn of_web_identity(&self, config: &ProviderConfig) -> Result<Fetched> {
+        let builder = WebIdentityTokenCredentialsProvider::builder();
+        let provider = builder.configure(config).build();
+        let outcome = self.ask(&provider, PROVIDER_TIMEOUT).await;
+        outcome.map_err(|e| service_error("the web identity token", &e))
+    }
+
+    /// The profile `default`, else what the machine offers.
+    async fn of_default(&self, config: &ProviderConfig) -> Result<Fetched> {
+        let mut looked_at = vec![
+            "the environment: AWS_ACCESS_KEY_ID is not set".to_owned(),
+            format!("a web identity: {TOKEN_FILE} is not set"),
+        ];
+        match self.of_profile("default", config).await {
+            Ok(fetched) => return Ok(fetched),
+            Err(CredentialsError::CredentialsNotLoaded(_)) => {
+                looked_at.push(format!("the profile \"default\": {NOT_LOADED}"));
+            }
+            Err(e) => return Err(profile_error("default", &e)),
+        }
+        if CONTAINER_VARIABLES
+            .iter()
+            .any(|name| variable(name).is_some())
+        {
+            let provider = EcsCredentialsProvider::builder().configure(config).build();
+            let outcome = self.ask(&provider, PROVIDER_TIMEOUT).await;
+            return outcome.map_err(|e| service_error("the container's service", &e));
+        }
+        looked_at.push(format!(
+            "a container: {} is not set",
+            CONTAINER_VARIABLES[0]
+        ));
+        match self.of_instance(config).await {
+            Ok(fetched) => Ok(fetched),
+            Err(reason) => {
+                looked_at.push(format!("the metadata service of an instance: {reason}"));
+                Err(nowhere(&looked_at))
+            }
+        }
+    }
+
+    /// The instance's role. One short attempt: most machines have no such service.
+    async fn of_instance(&self, config: &ProviderConfig) -> std::result::Result<Fetched, String> {
+        if !self.asks_metadata {
+            return Err("not asked for a store with an endpoint of its own".to_owned());
+        }
+        if variable("AWS_EC2_METADATA_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true")) {
+            return Err("AWS_EC2_METADATA_DISABLED is set".to_owned());
+        }
+        let mut client = aws_config::imds::Client::builder()
+            .configure(config)
+            .connect_timeout(METADATA_TIMEOUT)
+            .read_timeout(METADATA_TIMEOUT)
+            .max_attempts(1);
+        if let Some(endpoint) = &self.metadata_endpoint {
+            client = client.endpoint(endpoint).map_err(|e| e.to_string())?;
+        }
+        let provider = ImdsCredentialsProvider::builder()
+            .configure(config)
+            .imds_client(client.build())
+            .build();
+        let outcome = self.ask(&provider, 2 * METADATA_TIMEOUT).await;
+        outcome.map_err(|e| last_cause(&e))
+    }
+
+    async fn ask(
+        &self,
+        provider: &impl ProvideCredentials,
+        timeout: Duration,
+    ) -> std::result::Result<Fetched, CredentialsError> {
+        let credentials = tokio::select! {
+            outcome = provider.provide_credentials() => outcome?,
+            () = self.clock.sleep(timeout) => return Err(CredentialsError::provider_timed_out(timeout)),
+        };
+        Ok(to_fetched(&credentials))
+    }
+}
+
+fn to_fetched(credentials: &Credentials) -> Fetched {
+    let mut values = HashMap::from([
+        (
+            "access_key_id".to_owned(),
+            credentials.access_key_id().to_owned(),
+        ),
+        (
+            "secret_access_key".to_owned(),
+            credentials.secret_access_key().to_owned(),
+        ),
+    ]);
+    if let Some(token) = credentials.session_token() {
+        values.insert("session_token".to_owned(), token.to_owned());
+    }
+    (values, credentials.expiry().map(DateTime::from))
+}
+
+/// A variable of the environment that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The innermost message of an error: those around it say that a provider failed.
+fn last_cause(error: &CredentialsError) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// What a provider says of its failure, without the first message, which is about providers.
+fn reasons(error: &CredentialsError) -> String {
+    match (error.source(), error) {
+        (Some(cause), _) => format_error_chain(cause),
+        (None, CredentialsError::CredentialsNotLoaded(_)) => NOT_LOADED.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
+
+fn profile_error(name: &str, error: &CredentialsError) -> Error {
+    let reasons = reasons(error);
+    let login = format!("aws sso login --profile {name}");
+    let hint = if reasons.to_ascii_lowercase().contains("sso") {
+        login
+    } else {
+        format!("look at it with: aws configure list --profile {name}; where it uses SSO: {login}")
+    };
+    denied(format!(
+        "no credentials of the AWS profile {name:?}: {reasons}"
+    ))
+    .with_hint(hint)
+}
+
+fn service_error(place: &str, error: &CredentialsError) -> Error {
+    denied(format!("no credentials of {place}: {}", reasons(error)))
+}
+
+/// The error where every place was looked at.
+fn nowhere(looked_at: &[String]) -> Error {
+    denied(format!("no AWS credentials; looked at {}", looked_at.join("; "))).with_hint(
+        "aws configure or aws sso login; or name a profile by aws_profile, pass aws_access_key_id and \
+         aws_secret_access_key, or, for a public bucket, aws_skip_signature=true",
+    )
+}
+
+fn denied(message: String) -> Error {
+    Error::new(ErrorKind::PermissionDenied, message)
+}
