@@ -10,7 +10,14 @@ class RemoteStoreError(Exception):
         message: What failed and what to do.
         path: The path of the object or folder, relative to the store.
         backend: The name of the store.
+
+    Attributes:
+        hint: What to do next, where that is known. The message ends with it.
+        retryable: Whether the same call may succeed when it is repeated.
     """
+
+    hint: str | None = None
+    retryable: bool = False
 
     def __init__(self, message: str = "", *, path: str | None = None, backend: str | None = None) -> None:
         self.path = path

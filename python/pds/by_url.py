@@ -17,6 +17,7 @@ __all__ = [
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,17 @@ import pyarrow as pa
 
 from pds.arguments import arrow_stream, is_in_memory
 from pds.dataset import ParquetDatasetStore
-from pds.errors import AlreadyExists, CommitConflict, InvalidInput, InvalidPath, InvalidType, NotFound
+from pds.errors import (
+    AlreadyExists,
+    CommitConflict,
+    DatasetIncomplete,
+    InvalidInput,
+    InvalidPath,
+    InvalidType,
+    NotFound,
+    RemoteStoreError,
+    add_hint,
+)
 from pds.options import WriteOptions
 from pds.store import Store
 from pds.table.checks import check_names
@@ -35,7 +46,7 @@ from pds.urls import join_url, merge_options, split_url
 if TYPE_CHECKING:
     import builtins
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow.compute as pc
@@ -49,6 +60,12 @@ if TYPE_CHECKING:
     Url = str | os.PathLike[str]
     Mode = Literal["error", "append", "overwrite", "ignore"]
 
+_OPEN_CALLS = {
+    "table": "pds.open_table(url)",
+    "dataset": "pds.read_dataset(url)",
+    "pipeline": "pds.open_pipeline(url)",
+    "chain": "pds.open_chain(url)",
+}
 _MODES = ("error", "append", "overwrite", "ignore")
 _LISTINGS_AT_ONCE = 16
 _MANIFEST = re.compile(r"v\d{8,}\.json")
@@ -78,7 +95,8 @@ def open_table(
         InvalidType: An argument has an invalid type.
     """
     store, path = open_parent(url, storage_options, credential_provider)
-    table = Table(store, path, options=options)
+    with _hint_of_folder(store, path):
+        table = Table(store, path, options=options)
     return table if as_of is None else table.as_of(as_of)
 
 
@@ -195,7 +213,8 @@ def read_dataset(
             `ParquetDatasetStore.read_dataset`.
     """
     store, path = open_parent(url, storage_options, credential_provider)
-    return ParquetDatasetStore(store).read_dataset(path, columns=columns)
+    with _hint_of_folder(store, path):
+        return ParquetDatasetStore(store).read_dataset(path, columns=columns)
 
 
 def scan_dataset(
@@ -219,7 +238,8 @@ def scan_dataset(
         The errors of `read_dataset`. The stream raises the errors of the data while it is read.
     """
     store, path = open_parent(url, storage_options, credential_provider)
-    return ParquetDatasetStore(store).scan_dataset(path, columns=columns, where=where)
+    with _hint_of_folder(store, path):
+        return ParquetDatasetStore(store).scan_dataset(path, columns=columns, where=where)
 
 
 def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_dataset
@@ -312,7 +332,9 @@ def open_chain(
     """
     from pds.odf import Dataset  # noqa: PLC0415 who opens a table needs none
 
-    return Dataset(*open_parent(url, storage_options, credential_provider))
+    store, path = open_parent(url, storage_options, credential_provider)
+    with _hint_of_folder(store, path):
+        return Dataset(store, path)
 
 
 @dataclass(frozen=True)
@@ -406,6 +428,23 @@ def open_parent(
     """Return the store of the folder above, and the name in it."""
     parent, path, implied = split_url(url)
     return Store(parent, merge_options(implied, storage_options), credential_provider=credential_provider), path
+
+
+@contextmanager
+def _hint_of_folder(store: Store, path: str) -> Iterator[None]:
+    """Add to an error about what is missing what the folder is instead."""
+    try:
+        yield
+    except (NotFound, DatasetIncomplete) as error:
+        try:
+            kind = find_kind(store, path)
+        except RemoteStoreError:
+            raise error from None
+        if kind in _OPEN_CALLS:
+            add_hint(error, f"the folder is a {kind}: {_OPEN_CALLS[kind]} opens it")
+        elif kind is None and error.hint is None:
+            add_hint(error, "pds.list(url) of a folder above it lists what is there")
+        raise
 
 
 def _find_table(store: Store, path: str, options: WriteOptions | None) -> Table | None:

@@ -1,5 +1,8 @@
 """The errors of pds.
 
+Every error has `hint`, what to do next (None where that is not known), and `retryable`, whether the same call may
+succeed when it is repeated. The message ends with the hint.
+
 Where remote-store is installed, pds uses the error classes of remote-store and of `remote_store.ext.parquet`,
 so an `except` clause that is written for one library catches the errors of the other.
 """
@@ -79,12 +82,26 @@ else:
         )
 
 
+if not hasattr(RemoteStoreError, "hint"):  # that of remote-store
+    RemoteStoreError.hint = None
+    RemoteStoreError.retryable = False
+BackendUnavailable.retryable = ResourceLocked.retryable = True
+
 Error = RemoteStoreError
 """The base class of all errors of pds, by the name that users look for."""
 
 
+def add_hint(error: RemoteStoreError, hint: str) -> None:
+    """Set the hint of an error, and end its message with it."""
+    error.hint = hint
+    message, *others = error.args or ("",)
+    error.args = (f"{message}; hint: {hint}", *others)
+
+
 class FileChanged(RemoteStoreError):
     """The file was replaced while it was being read. Open the file again."""
+
+    retryable = True
 
 
 class InvalidInput(RemoteStoreError, ValueError):
@@ -97,6 +114,8 @@ class InvalidType(InvalidInput, TypeError):
 
 class CommitConflict(RemoteStoreError):
     """A concurrent commit conflicts with this commit. Nothing was committed."""
+
+    retryable = True
 
 
 class CommitStateUnknown(RemoteStoreError):

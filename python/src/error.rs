@@ -132,9 +132,15 @@ fn build_exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
             message = format!("{message}: {text}");
         }
     }
+    if let Some(hint) = error.hint() {
+        message = format!("{message}; hint: {hint}");
+    }
     let message = mask_urls(&message);
     let class = py
         .import("pds.errors")?
         .getattr(exception_name(error.kind()))?;
-    Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
+    let exception = class.call((message,), Some(&kwargs))?;
+    exception.setattr("hint", error.hint().map(mask_urls))?;
+    exception.setattr("retryable", error.is_retryable())?;
+    Ok(PyErr::from_value(exception))
 }

@@ -17,8 +17,36 @@ use crate::error::{Error, ErrorKind, format_error_chain};
 impl Store {
     /// Maps an error of `object_store` to the engine's, with a kind that says what the caller can do.
     pub(crate) fn map_error(&self, error: object_store::Error, path: &str) -> Error {
-        let text = format_error_chain(&error);
-        let (kind, reason) = match &error {
+        let text = match find_cause::<CredentialError>(&error) {
+            Some(cause) => format_error_chain(cause),
+            None => format_error_chain(&error),
+        };
+        let (kind, reason) = self.classify(&error, &text);
+        let masked_text = self.inner.secrets.mask(&text);
+        let is_masked = masked_text != text;
+        let mapped = Error::new(
+            kind,
+            format!("{reason} ({}): {masked_text}", self.inner.name),
+        )
+        .with_path(path);
+        let mapped = match hint(&error, &text) {
+            Some(hint) => mapped.with_hint(hint),
+            None => mapped,
+        };
+        match error {
+            // The cause would show what the message masks.
+            _ if is_masked => mapped,
+            // Its message names `object_store`'s way to carry it.
+            object_store::Error::Generic { source, .. } if source.is::<CredentialError>() => {
+                mapped.with_source(source)
+            }
+            error => mapped.with_source(error),
+        }
+    }
+
+    /// The kind and the reason of an error of `object_store` with this text.
+    fn classify(&self, error: &object_store::Error, text: &str) -> (ErrorKind, &'static str) {
+        match error {
             object_store::Error::NotFound { .. } => (ErrorKind::NotFound, "not found"),
             object_store::Error::AlreadyExists { .. } => {
                 (ErrorKind::AlreadyExists, "already exists")
@@ -48,31 +76,84 @@ impl Store {
             }
             // The memory store has no error kind of its own for an upload that does not exist.
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
-            _ if let Some(cause) = find_cause::<CredentialError>(&error) => {
+            _ if let Some(cause) = find_cause::<CredentialError>(error) => {
                 (ErrorKind::PermissionDenied, cause.reason())
             }
-            _ if error_answer(&text).starts_with("423") => {
+            _ if error_answer(text).starts_with("423") => {
                 (ErrorKind::Locked, "the object is locked")
             }
-            _ if is_permanent(&text) => (ErrorKind::Other, "request rejected by the object store"),
+            _ if text.contains("redirect without LOCATION") => {
+                (ErrorKind::Other, "the bucket is in another region")
+            }
+            _ if is_permanent(text) => (ErrorKind::Other, "request rejected by the object store"),
             // Final: a retry mends neither a full nor a broken disk.
-            _ if self.inner.local.is_some() => describe_io_error(find_cause(&error)),
+            _ if self.inner.local.is_some() => describe_io_error(find_cause(error)),
             _ => (ErrorKind::Unavailable, "request to the object store failed"),
-        };
-        let masked_text = self.inner.secrets.mask(&text);
-        let is_masked = masked_text != text;
-        let mapped = Error::new(
-            kind,
-            format!("{reason} ({}): {masked_text}", self.inner.name),
-        )
-        .with_path(path);
-        if is_masked {
-            // The cause would show what the message masks.
-            mapped
-        } else {
-            mapped.with_source(error)
         }
     }
+}
+
+/// What the user can do about failures that newcomers meet: by a part of the text, as servers and `reqwest` word it.
+const HINTS: [(&str, &str); 12] = [
+    (
+        "NoSuchBucket",
+        "create the bucket, or correct its name in the URL",
+    ),
+    (
+        "ContainerNotFound",
+        "create the container, or correct its name in the URL",
+    ),
+    (
+        "redirect without LOCATION",
+        "the bucket is in another region: set aws_region, or leave it and AWS_REGION out, and it is looked up",
+    ),
+    (
+        "AuthorizationHeaderMalformed",
+        "the bucket is in another region: set aws_region, or leave it and AWS_REGION out, and it is looked up",
+    ),
+    (
+        "InvalidAccessKeyId",
+        "the store does not know this access key: aws_access_key_id or AWS_ACCESS_KEY_ID",
+    ),
+    (
+        "SignatureDoesNotMatch",
+        "the secret key does not belong to the access key",
+    ),
+    (
+        "RequestTimeTooSkewed",
+        "the clock of this machine is wrong: set it by NTP",
+    ),
+    (
+        "ExpiredToken",
+        "the session has expired: log in again, or open the store again",
+    ),
+    (
+        "dns error",
+        "the name of the host is unknown: check the endpoint, the region and the network",
+    ),
+    (
+        "Connection refused",
+        "nothing listens there: check the host and the port of the endpoint",
+    ),
+    (
+        "invalid peer certificate",
+        "the certificate is not trusted: use the store's real name, or http:// for a server without TLS",
+    ),
+    (
+        "corrupt message",
+        "the server does not speak TLS: use http:// in the endpoint",
+    ),
+];
+
+/// The hint for an error of `object_store` with this text.
+fn hint(error: &object_store::Error, text: &str) -> Option<String> {
+    if let Some(CredentialError::NotInChain(e) | CredentialError::SourceFailed(e)) =
+        find_cause(error)
+    {
+        return e.hint().map(ToOwned::to_owned);
+    }
+    let known = HINTS.iter().find(|(part, _)| text.contains(part));
+    known.map(|(_, hint)| (*hint).to_owned())
 }
 
 /// The beginning of `object_store`'s message of an error status, and of [`status_message`]'s.
@@ -85,7 +166,8 @@ pub(super) fn status_message(status: http::StatusCode, body: &str) -> String {
 
 /// The error codes of a status 400 that a retry does not change. All others may pass: connections that were too slow,
 /// throttling, tokens that have expired.
-const PERMANENT_ERROR_CODES: [&str; 6] = [
+const PERMANENT_ERROR_CODES: [&str; 7] = [
+    "AuthorizationHeaderMalformed",
     "EntityTooLarge",
     "InvalidArgument",
     "InvalidRequest",
@@ -193,6 +275,14 @@ pub(super) fn map_io_error(key: &Path, source: std::io::Error) -> object_store::
     }
 }
 
+/// Maps an error of a write to `object_store`'s: a file in the place of a folder is nothing that is missing.
+pub(super) fn map_write_error(key: &Path, source: std::io::Error) -> object_store::Error {
+    match source.kind() {
+        IoKind::NotADirectory | IoKind::AlreadyExists => generic_error(source.into()),
+        _ => map_io_error(key, source),
+    }
+}
+
 /// The kind and the reason of an error of the file system.
 fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str) {
     use rustix::io::Errno;
@@ -210,6 +300,10 @@ fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str
             "this process has too many open files: raise its limit (ulimit -n)",
         ),
         (_, Some(Errno::NFILE)) => (ErrorKind::Other, "this host has too many open files"),
+        (_, Some(Errno::NOTDIR | Errno::EXIST)) => (
+            ErrorKind::InvalidPath,
+            "a file is in the place of a folder of this path",
+        ),
         (_, Some(Errno::IO)) => (ErrorKind::Other, "the disk failed: see the kernel's log"),
         _ => (ErrorKind::Other, "file system error"),
     }

@@ -6,7 +6,7 @@ use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::manifest::{CommitOperation, Versioned};
 use super::staged::Staged;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, REQUIRED_VERSION, Result};
 
 /// A change of a manifest: a pure function of the snapshot it is applied to, the same for every attempt.
 pub trait Change<M>: Send + Sync {
@@ -201,5 +201,7 @@ pub(crate) fn check_required_version<M: Versioned>(
     } else {
         return Ok(());
     };
-    Err(Error::new(ErrorKind::CommitConflict, message).with_path(folder.root()))
+    Err(Error::new(ErrorKind::CommitConflict, message)
+        .with_path(folder.root())
+        .with_detail(REQUIRED_VERSION))
 }

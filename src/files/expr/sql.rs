@@ -93,7 +93,11 @@ fn invalid_expression(context: &str, reason: &str) -> Error {
 
 /// Converts an error of DataFusion to one about `context`.
 pub(crate) fn planning_error(context: &str, e: DataFusionError) -> Error {
-    invalid_expression(context, &e.strip_backtrace()).with_source(e)
+    match e {
+        // Its causes repeat the message.
+        DataFusionError::SQL(e, _) => invalid_expression(context, &e.to_string()),
+        e => invalid_expression(context, &e.strip_backtrace()).with_source(e),
+    }
 }
 
 /// SQL in a message, cut where it is long.

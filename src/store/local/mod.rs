@@ -33,7 +33,9 @@ use object_store::{
 
 pub use self::durability::{DiskChange, DiskJournal};
 use super::condition::Condition;
-use super::failure::{already_exists_error, generic_error, map_io_error, outside_root_error};
+use super::failure::{
+    already_exists_error, generic_error, map_io_error, map_write_error, outside_root_error,
+};
 use super::process_id::ProcessId;
 use super::temp_name::temp_name;
 use crate::clock::Clock;
@@ -147,12 +149,12 @@ impl LocalStore {
         let opened = match create() {
             Err(e) if e.kind() == IoKind::NotFound => {
                 self.make_folder_of(&path)
-                    .map_err(|e| map_io_error(&key, e))?;
+                    .map_err(|e| map_write_error(&key, e))?;
                 create()
             }
             other => other,
         };
-        let file = opened.map_err(|e| map_io_error(&key, e))?;
+        let file = opened.map_err(|e| map_write_error(&key, e))?;
         self.record_change(|| DiskChange::Create(path.clone()));
         Ok((file, key))
     }
