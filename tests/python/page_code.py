@@ -6,23 +6,24 @@ import contextlib
 import io
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pds
 from pds import cli
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
 
-# A console block is run where one stands; what a block of Python prints stands in the text block right after it.
+# What a block of Python prints stands in the text block right after it.
 _BLOCK = re.compile(
     r"^```(?P<language>python|console)\n(?P<code>.*?)^```$(?:\n\n^```text\n(?P<printed>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+CLOUDS = ("s3://", "s3a://", "az://", "gs://")
 
 
 @dataclass(frozen=True)
@@ -36,30 +37,39 @@ class Block:
 
     def compiled(self, page: Path) -> Any:
         """The code, with the line numbers of the page in tracebacks."""
-        return compile("\n" * self.line + self.code, str(page), "exec")
+        return compile("\n" * self.line + self.code, str(page), "exec", dont_inherit=True)
 
 
-def find_blocks(text: str) -> list[Block]:
+def find_blocks(page: Path) -> list[Block]:
     """The blocks of a page in their order."""
+    text = page.read_text()
     return [
         Block(found["language"], text[: found.start()].count("\n") + 1, found["code"], found["printed"])
         for found in _BLOCK.finditer(text)
     ]
 
 
-def run_page(
-    page: Path, substitutes: Mapping[str, str], capfd: pytest.CaptureFixture[str], blocks: list[Block] | None = None
-) -> dict[str, Any]:
-    """Run the blocks of a page, with some texts replaced, and return the names that its Python has defined."""
+def keep_clouds_on_disk(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Put folders in the place of buckets and containers, once URL and options are checked as those of a cloud."""
+    plain = pds.Store.__init__
+
+    def with_folders(self: pds.Store, url: Any, storage_options: Any = None, **options: Any) -> None:
+        plain(self, url, storage_options, **options)
+        scheme, _, path = self.url.partition("://")
+        if f"{scheme}://" in CLOUDS:
+            plain(self, (folder / scheme / path).as_uri())
+
+    patch.setattr(pds.Store, "__init__", with_folders)
+
+
+def run_page(page: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run the blocks of a page, and return the names that its Python has defined."""
     names: dict[str, Any] = {"__name__": "__page__"}
-    for block in find_blocks(page.read_text()) if blocks is None else blocks:
-        code = block.code
-        for text, substitute in substitutes.items():
-            code = code.replace(text, substitute)
+    for block in find_blocks(page):
         if block.language == "console":
-            _run_commands(replace(block, code=code), page, capfd)
+            _run_commands(block, page, capfd)
         else:
-            _run_python(replace(block, code=code), page, names)
+            _run_python(block, page, names)
     return names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page_code import find_blocks, run_page
+from page_code import find_blocks, keep_clouds_on_disk, run_page
 
 if TYPE_CHECKING:
     import pytest
@@ -18,9 +18,9 @@ def test_the_code_of_the_readme_runs(
 ) -> None:
     """Blocks go on from what those before them made. Relative paths are in an empty folder; so is the one S3 store."""
     monkeypatch.chdir(tmp_path)
-    blocks = find_blocks(README.read_text())
-    store = '"s3://bucket/lake", aws_region="eu-west-1"'
-    names = run_page(README, {store: repr((tmp_path / "bucket").as_uri())}, capfd)
+    keep_clouds_on_disk(monkeypatch, tmp_path / "clouds")
+    blocks = find_blocks(README)
+    names = run_page(README, capfd)
     assert names["words_by_count"].name == "words_by_count"
     assert sum(block.language == "python" for block in blocks) >= 5
     assert sum(block.code.count("$ pds ") for block in blocks if block.language == "console") >= 3
