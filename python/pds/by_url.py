@@ -234,8 +234,7 @@ def scan_dataset(
         storage_options: As for `Store`.
         credential_provider: As for `Store`.
 
-    Raises:
-        The errors of `read_dataset`. The stream raises the errors of the data while it is read.
+    The errors are those of `read_dataset`. The stream raises the errors of the data while it is read.
     """
     store, path = open_parent(url, storage_options, credential_provider)
     with _hint_of_folder(store, path):

@@ -257,8 +257,7 @@ class ParquetDatasetStore:
                 all rows.
             key: An alias of `dataset_key`.
 
-        Raises:
-            The errors of `read_dataset`. The stream raises the errors of the data while it is read.
+        The errors are those of `read_dataset`. The stream raises the errors of the data while it is read.
         """
         paths = check_column_paths(columns)
         check_where(where)
@@ -290,8 +289,9 @@ class ParquetDatasetStore:
                 dataset one by one.
 
         Raises:
-            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced; PartCorrupted if the
-                part is not the part that was written at this position.
+            DatasetIncomplete: The dataset was replaced, or a part is missing.
+            PartCorrupted: The part is not the part that was written at this position.
+            InvalidInput, NotFound: As for `read_dataset`.
         """
         paths = check_column_paths(columns)
         scan = _pds.scan_part(self._handle, resolve_key(key, None), manifest.to_json(), index, paths, part_index)
@@ -301,7 +301,8 @@ class ParquetDatasetStore:
         """Index all parts of the dataset that `manifest` describes, for `read_part`. The index can be pickled.
 
         Raises:
-            The errors of `read_dataset`; DatasetIncomplete if the dataset was replaced.
+            DatasetIncomplete: The dataset was replaced, or a part is missing.
+            PartCorrupted: A part is not the part that was written.
         """
         return _pds.index_parts(self._handle, resolve_key(key, None), manifest.to_json())
 
@@ -337,7 +338,7 @@ class ParquetDatasetStore:
         """Read every byte of a dataset, and check the parts against the manifest and against their checksums.
 
         Raises:
-            The errors of `read_dataset`, for the first problem.
+            DatasetIncomplete, PartCorrupted, ManifestCorrupted, NotFound: As for `read_dataset`, for the first problem.
         """
         return VerifyReport(*_pds.verify_dataset(self._handle, resolve_key(dataset_key, key)))
 

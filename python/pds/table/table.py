@@ -261,7 +261,8 @@ class Table(Writes):
             when: As for `as_of`.
 
         Raises:
-            The errors of `as_of`, and the commit errors of `append`.
+            VersionExpired, NotFound, InvalidInput, InvalidType: As for `as_of`.
+            CommitConflict, CommitStateUnknown: As for `append`.
         """
         version = self.as_of(when).version
         return self._commit(lambda handle, timeout: handle.restore(version, timeout))
