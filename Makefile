@@ -126,9 +126,9 @@ install-wheel:
 # --- the gate, cheap first; each step runs alone -----------------------------
 
 .PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc check-macos \
-	test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow examples test-hostile
-test: setup lint clippy rustdoc check-macos test-rust mypy stubtest test-fast test-s3 test-azure test-spark test-slow \
-	examples test-hostile ## the whole gate
+	test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
+test: setup lint clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
+	test-slow examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
 
 lint: fmt-check typos fixme lengths ruff imports doubled ## the steps that compile nothing
@@ -195,6 +195,11 @@ mypy: build
 
 stubtest: build
 	$(BIN)/stubtest pds._pds --mypy-config-file pyproject.toml
+
+# Warnings fail, such as a link that leads nowhere. The code of the pages is run by test-fast.
+docs: build ## the documentation site, into docs/_build/html
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky \
+		--doctree-dir docs/_build/doctrees docs docs/_build/html
 
 test-fast: build ## Python tests that need no server
 	$(PYTEST) $(PARALLEL) $(FAST_WORKERS) -m "$(FAST)" $(ARGS)
@@ -302,4 +307,4 @@ fuzz: $(PYO3_CONFIG_FILE) ## libFuzzer on every kind of bytes that others may ha
 
 clean: ## remove what was built for this clone
 	cargo clean --package pds --package pds-python
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis python/pds/*.so
+	rm -rf .venv dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis python/pds/*.so
