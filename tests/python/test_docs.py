@@ -11,7 +11,7 @@ import pds
 from page_code import CLOUDS, find_blocks, keep_clouds_on_disk, run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name not in {"design", "_build"})
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in {"design", "_build"})
 BY_NAME = {str(page.relative_to(DOCS)): page for page in PAGES}
 # What a page says of its own code. Any other page runs as it stands there.
 ONLY_COMPILED = re.compile(r"^> Needs .*: the tests compile the code of this page and do not run it\.$", re.MULTILINE)
