@@ -30,7 +30,6 @@ copybutton_only_copy_prompt_lines = True
 
 # Links such as errors.md#notfound, also to headings of pages that GitHub renders.
 myst_heading_anchors = 3
-myst_enable_extensions = ["attrs_block"]
 
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
