@@ -65,6 +65,7 @@ __all__ = [
     "partition_path",
     "read_dataset",
     "scan_dataset",
+    "scan_polars",
     "testing",
     "write_dataset",
     "write_table",
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from pds.by_url import list as list  # noqa: A004 it is read with the name of the package
     from pds.capability import Capability
     from pds.dataset import DatasetWrite, ParquetDatasetStore, VerifyReport
+    from pds.engines import scan_polars
     from pds.errors import (
         AlreadyExists,
         BackendUnavailable,
@@ -169,6 +171,7 @@ _MODULE_OF = {
     "partition_path": "pds.partition",
     "read_dataset": "pds.by_url",
     "scan_dataset": "pds.by_url",
+    "scan_polars": "pds.engines",
     "write_dataset": "pds.by_url",
     "write_table": "pds.by_url",
 }

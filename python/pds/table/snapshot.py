@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
 from pds.arguments import check_column_names
@@ -17,6 +17,7 @@ from pds.table.scan import TableChanges, TableScan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
@@ -59,11 +60,32 @@ class Snapshot:
         """Return the snapshot as a pyarrow Dataset, for engines that push columns and filters down.
 
         Such an engine reads what `scan` would read: `duckdb.sql("FROM dataset WHERE …")`,
-        `polars.scan_pyarrow_dataset(dataset)`, `SessionContext.register_dataset("name", dataset)` of DataFusion.
+        `SessionContext.register_dataset("name", dataset)` of DataFusion. For polars there is `scan_polars`.
         """
         from pds.table.dataset import SnapshotDataset  # noqa: PLC0415 the import of pyarrow.dataset is slow
 
-        return SnapshotDataset(self)
+        return SnapshotDataset(self._pin())
+
+    def scan_polars(self) -> pl.LazyFrame:
+        """Return the rows of the snapshot as a lazy frame of polars. No data is read before it is collected.
+
+        Only columns that the query uses are read. A limit ends the read, and filters that mean the same in pds prune
+        files, row groups and pages as those of `scan` do; polars applies all filters itself. The frame stays at this
+        snapshot, and errors of reads are those of pds.
+
+        Raises:
+            ModuleNotFoundError: polars is not installed.
+            CapabilityNotSupported: polars has no type for a column.
+        """
+        from pds.table.polars import scan_polars  # noqa: PLC0415 an optional dependency
+
+        return scan_polars(self._pin())
+
+    def _pin(self) -> Self:
+        """Return this snapshot as an object of its own, which a write of this one does not change."""
+        pinned = object.__new__(type(self))
+        pinned.__dict__.update(self.__dict__)
+        return pinned
 
     def _parse_manifest(self) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(self._handle.manifest())
