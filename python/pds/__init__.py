@@ -66,6 +66,7 @@ __all__ = [
     "read_dataset",
     "scan_dataset",
     "scan_polars",
+    "sql",
     "testing",
     "write_dataset",
     "write_table",
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
     from pds.by_url import list as list  # noqa: A004 it is read with the name of the package
     from pds.capability import Capability
     from pds.dataset import DatasetWrite, ParquetDatasetStore, VerifyReport
-    from pds.engines import scan_polars
+    from pds.engines import scan_polars, sql
     from pds.errors import (
         AlreadyExists,
         BackendUnavailable,
@@ -172,6 +173,7 @@ _MODULE_OF = {
     "read_dataset": "pds.by_url",
     "scan_dataset": "pds.by_url",
     "scan_polars": "pds.engines",
+    "sql": "pds.engines",
     "write_dataset": "pds.by_url",
     "write_table": "pds.by_url",
 }

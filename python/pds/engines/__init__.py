@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["scan_polars"]
+__all__ = ["scan_polars", "sql"]
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    import duckdb
     import polars as pl
 
     from pds.by_url import Url
@@ -48,3 +49,48 @@ def scan_polars(
     from pds.table.polars import scan_polars as scan_source  # noqa: PLC0415 an optional dependency
 
     return scan_source(open_source(url, as_of, storage_options, credential_provider))
+
+
+def sql(
+    query: str,
+    *,
+    params: object = None,
+    storage_options: Mapping[str, object] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    **tables: object,
+) -> duckdb.DuckDBPyRelation:
+    """Run a query of DuckDB over tables, datasets and chains, which are named by their URLs in the query.
+
+        pds.sql("SELECT city, count(*) FROM 's3://bucket/lake/people' WHERE age > 30 GROUP BY city").pl()
+
+    A name in quotes with a slash is a URL or a path as for `open_table`, such as `'./people'`; but names of files, such
+    as `'x/*.parquet'`, are read by DuckDB itself. DuckDB passes columns and filters on, which prune files, row groups
+    and pages. Each table is read at one version, that of the call, also if the query names it twice. A query does not
+    see variables of Python.
+
+    Args:
+        query: One SELECT statement.
+        params: The values of the parameters `?` or `$name` of the query: a list or a dict. Use it for values from
+            outside.
+        storage_options: As for `Store`, for all URLs of the query.
+        credential_provider: As for `Store`, for all URLs of the query.
+        tables: More tables, by their names in the query: a `Table`, which may be of an older version
+            (`t=pds.open_table(url, as_of=3)`), or what DuckDB reads: scans of pds, tables of pyarrow, frames of polars
+            and pandas.
+
+    Returns:
+        The result as a relation, which runs the query when rows are asked for: print it, or call `.pl()`, `.df()`,
+        `.arrow()`, `.fetchall()` or `.filter(…)`. It can be passed to `write_table`.
+
+    Raises:
+        NotFound: A URL is neither a table nor a dataset nor a chain.
+        InvalidInput: The query is not one SELECT; or two of its names differ only in case, which DuckDB ignores; or a
+            URL or an option is not valid.
+        InvalidType: An argument has an invalid type.
+        ModuleNotFoundError: DuckDB is not installed.
+        CapabilityNotSupported: DuckDB is older than 2.0.
+        duckdb.Error: DuckDB refuses the query. Errors of reads are in the messages of such errors, too.
+    """
+    from pds.engines.duckdb import run_sql  # noqa: PLC0415 an optional dependency
+
+    return run_sql(query, params, tables, storage_options, credential_provider)

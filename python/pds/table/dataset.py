@@ -19,7 +19,7 @@ from pds.table.checks import check_size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pds.table.scan import TableScan
+    from pds.table.scan import Rows
 
     Columns = Sequence[str] | dict[str, pc.Expression] | None
 
@@ -35,7 +35,7 @@ class Snapshot(Protocol):
     def schema(self) -> pa.Schema:
         """The schema of the snapshot."""
 
-    def scan(self, columns: Sequence[str] | None = None, *, where: pc.Expression | None = None) -> TableScan:
+    def scan(self, columns: Sequence[str] | None = None, *, where: pc.Expression | None = None) -> Rows:
         """Return a scan of the rows that match a filter."""
 
 

@@ -1,0 +1,106 @@
+"""Queries of DuckDB over tables, datasets and chains that are named by their URLs."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pds.arguments import require_text
+from pds.engines.sources import open_source
+from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
+from pds.table.dataset import SnapshotDataset
+from pds.table.snapshot import Snapshot
+from pds.urls import normalize_url
+
+try:
+    import duckdb
+except ImportError as error:
+    raise ModuleNotFoundError("pds.sql needs DuckDB: pip install 'pds[sql]'", name="duckdb") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pds.store import CredentialProvider
+
+_OLDEST: Final = 2
+# What DuckDB reads itself: files, and patterns of their names.
+_FILE: Final = re.compile(
+    r"[*?\[]|\.(?:parquet|csv|tsv|txt|json|jsonl|ndjson|avro|xlsx|arrows?|db|duckdb)(?:\.(?:gz|zst|bz2))?$",
+    re.IGNORECASE,
+)
+
+
+def run_sql(
+    query: str,
+    params: object,
+    tables: Mapping[str, object],
+    storage_options: Mapping[str, object] | None,
+    credential_provider: CredentialProvider | None,
+) -> duckdb.DuckDBPyRelation:
+    """Return the result of a query as a relation of a connection of its own; `pds.sql` says what is raised."""
+    if int(duckdb.__version__.split(".")[0]) < _OLDEST:
+        # Older ones lose rows: they filter datasets of pyarrow as if NaN were not above all numbers.
+        raise CapabilityNotSupported(f"pds.sql needs DuckDB {_OLDEST}.0 or newer, not {duckdb.__version__}")
+    # Variables of this module are no tables of the query.
+    connection = duckdb.connect(config={"python_enable_replacements": "false"})
+    names = _find_tables(connection, require_text("query", query))
+    registered = {name.lower() for name in tables}
+    if len(registered) < len(tables):
+        raise InvalidInput(f"two tables have the same name, since DuckDB ignores case: {sorted(tables)}")
+    for name, table in tables.items():
+        connection.register(name, _to_scannable(name, table))
+    urls = [name for name in names if "/" in name and name.lower() not in registered and not _FILE.search(name)]
+    if len({url.lower() for url in urls}) < len(urls):
+        # A store has two tables of such names, and DuckDB one.
+        raise InvalidInput(f"two URLs differ only in case, which DuckDB ignores; pass one as a keyword: {sorted(urls)}")
+    sources: dict[str, SnapshotDataset] = {}
+    for url in urls:
+        normal = normalize_url(url)[0].rstrip("/")
+        if normal not in sources:
+            sources[normal] = SnapshotDataset(open_source(url, None, storage_options, credential_provider))
+        connection.register(url, sources[normal])
+    return connection.sql(query, params=params)
+
+
+def _find_tables(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
+    """Return the names that a query reads from, without those that are qualified by a schema."""
+    options = "skip_default := true, skip_empty := true, skip_null := true"
+    rows = connection.execute(f"SELECT json_serialize_sql($1::VARCHAR, {options})", [query]).fetchall()
+    tree = json.loads(rows[0][0])
+    if tree.get("error_type") == "not implemented":
+        raise InvalidInput("the query must be one SELECT; to write rows, pass its result to pds.write_table")
+    if tree["error"]:
+        # DuckDB itself says what is wrong, and where.
+        connection.sql(query)
+        raise InvalidInput(f"DuckDB cannot read the query: {tree.get('error_message')}")
+    if len(tree["statements"]) != 1:
+        raise InvalidInput(f"the query must be one SELECT, not {len(tree['statements'])} statements")
+    references = list(_find_references(tree))
+    for reference in references:
+        if "at_clause" in reference:
+            name = reference["table_name"]
+            raise InvalidInput(
+                f"{name!r} AT a version is not supported; pass a keyword: t=pds.open_table(url, as_of=…)"
+            )
+    return {reference["table_name"] for reference in references if not reference.get("schema_name")}
+
+
+def _find_references(tree: object) -> Iterator[dict[str, Any]]:
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "BASE_TABLE":
+                yield node
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+
+
+def _to_scannable(name: str, table: object) -> object:
+    if isinstance(table, Snapshot):
+        return table.to_pyarrow_dataset()
+    if isinstance(table, str):
+        raise InvalidType(f"{name} must be a table or rows, not a text; pass pds.open_table({table!r})")
+    return table

@@ -1,0 +1,219 @@
+"""`pds.sql`: queries of DuckDB over tables, datasets and chains by URL."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import pds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CITIES = ["Oslo", "Köln", "L'Aquila", None]
+
+
+def make_rows(seed: int) -> pa.Table:
+    chance = random.Random(seed)
+    count = 60
+    return pa.table(
+        {
+            "id": range(seed * count, (seed + 1) * count),
+            "age": [chance.choice([None, *range(90)]) for _ in range(count)],
+            "city": [chance.choice(CITIES) for _ in range(count)],
+            "x": [chance.choice([None, float("nan"), float("inf"), -0.0, chance.random()]) for _ in range(count)],
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a table, a dataset and a chain, which relative paths begin at."""
+    monkeypatch.chdir(tmp_path)
+    table = pds.write_table("lake/people", make_rows(0))
+    table.append(make_rows(1))
+    table.delete("id BETWEEN 10 AND 20")
+    cities = pa.table({"city": [city for city in CITIES if city], "country": ["NO", "DE", "IT"]})
+    pds.write_dataset("lake/cities", cities)
+    pds.odf.Dataset.create(pds.Store("lake"), "log").ingest(make_rows(2))
+    return tmp_path
+
+
+def run_on_rows(query: str) -> list[str]:
+    """The result of DuckDB over the rows in memory."""
+    connection = duckdb.connect()
+    names = {"lake/people": pds.open_table("lake/people").scan().to_pyarrow()}
+    names["lake/cities"] = pds.read_dataset("lake/cities")
+    names["lake/log"] = pds.open_chain("lake/log").scan().to_pyarrow()
+    for name, rows in names.items():
+        connection.register("rows", rows)
+        connection.execute(f'CREATE TABLE "{name}" AS FROM rows')
+    return sorted(map(repr, connection.sql(query).fetchall()))
+
+
+QUERIES = [
+    "SELECT * FROM 'lake/people'",
+    "SELECT count(*) FROM 'lake/people' WHERE x > 0.5",
+    "SELECT city, count(*), sum(age) FROM 'lake/people' WHERE id >= 40 AND x IS NOT NULL GROUP BY ALL",
+    "FROM \"lake/people\" p JOIN 'lake/cities' USING (city) SELECT id, country WHERE age BETWEEN 20 AND 60",
+    "WITH p AS (FROM 'lake/people' WHERE city = 'L''Aquila') SELECT p.id, q.id FROM p JOIN 'lake/people' q USING (age)",
+    "SELECT id FROM 'lake/people' WHERE city IN (SELECT city FROM 'lake/cities' WHERE country <> 'NO')",
+    "SELECT id FROM 'lake/people' UNION ALL SELECT id FROM 'lake/log' ORDER BY id LIMIT 70",
+    "SELECT id, x FROM 'lake/people' WHERE x <> 'nan'::DOUBLE OR city LIKE 'K%'",
+    "SELECT max(id) FROM 'lake/log' WHERE age IS NULL OR x = 0",
+    "SELECT (SELECT count(*) FROM 'lake/cities'), 'lake/nothing'",
+    "SUMMARIZE 'lake/cities'",
+    "PIVOT 'lake/people' ON city IN ('Oslo', 'Köln') USING count(*) GROUP BY age",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_find_what_duckdb_finds_in_the_rows(query: str) -> None:
+    # As text, since NaN is not NaN in Python.
+    assert sorted(map(repr, pds.sql(query).fetchall())) == run_on_rows(query)
+
+
+def test_urls_and_paths(lake: Path) -> None:
+    expected = pds.open_table("lake/people").scan().count()
+    for url in ("lake/people", "./lake/people", "./lake/../lake/people/", (lake / "lake/people").as_uri()):
+        assert pds.sql(f"SELECT count(*) FROM '{url}'").fetchall() == [(expected,)]  # noqa: S608 ours
+    pds.write_table('it\'s; DROP TABLE x/o "ne"', pa.table({"a": [1]}))
+    assert pds.sql("SELECT a FROM 'it''s; DROP TABLE x/o \"ne\"'").fetchall() == [(1,)]
+    assert pds.sql('SELECT a FROM "it\'s; DROP TABLE x/o ""ne"""').fetchall() == [(1,)]
+
+
+def test_tables_by_keyword(lake: Path) -> None:
+    new, old = pds.open_table("lake/people"), pds.open_table("lake/people", as_of=1)
+    query = "SELECT count(*) FROM new FULL JOIN old USING (id) WHERE new.id IS NULL"
+    assert pds.sql(query, new=new, old=old).fetchall() == [(11,)]
+    for rows in (new, new.scan(["id"]), new.scan(["id"]).to_pyarrow(), pl.DataFrame(new), new.scan_polars()):
+        assert pds.sql("SELECT max(id) FROM Rows", rows=rows).fetchall() == [(119,)]
+    # A keyword is before a URL.
+    assert pds.sql("FROM 'a/b'", **{"a/b": pa.table({"n": [7]})}).fetchall() == [(7,)]
+
+
+def test_a_query_reads_one_version_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    open_source = sys.modules["pds.engines.duckdb"].open_source
+    monkeypatch.setattr("pds.engines.duckdb.open_source", lambda *args: opened.append(args) or open_source(*args))
+    query = "SELECT count(*) FROM 'lake/people' a JOIN './lake/people' b USING (id)"
+    result = pds.sql(query)
+    assert len(opened) == 1
+    before = result.fetchall()
+    pds.open_table("lake/people").append(make_rows(3))
+    assert pds.sql(query).fetchall() == [(before[0][0] + 60,)]
+    # The relation runs again, and reads what it read before.
+    assert result.filter("true").fetchall() == before
+
+
+def test_names_that_duckdb_reads_itself() -> None:
+    pds.open_table("lake/people").scan().to_polars().write_parquet("lake/x.parquet")
+    expected = [(pds.open_table("lake/people").scan().count(),)]
+    for name in ("lake/x.parquet", "lake/*.PARQUET".lower()):
+        assert pds.sql(f"SELECT count(*) FROM '{name}'").fetchall() == expected  # noqa: S608 ours
+    assert pds.sql("SELECT count(*) FROM read_parquet('lake/x.parquet')").fetchall() == expected
+
+
+def test_variables_are_no_tables() -> None:
+    connection = tables = query = pa.table({"a": [1]})  # noqa: F841 DuckDB would find them
+    for name in ("connection", "tables", "query", "sources"):
+        with pytest.raises(duckdb.CatalogException, match=name):
+            pds.sql(f"SELECT * FROM {name}")  # noqa: S608 ours
+
+
+def test_parameters_are_values() -> None:
+    evil = "x' OR 'a' = 'a"
+    assert pds.sql("SELECT count(*) FROM 'lake/people' WHERE city = ?", params=[evil]).fetchall() == [(0,)]
+    query = "SELECT count(*) FROM 'lake/people' WHERE city = $city"
+    expected = pds.open_table("lake/people").scan(where="city = 'L''Aquila'").count()
+    assert pds.sql(query, params={"city": "L'Aquila"}).fetchall() == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("error", "query", "says"),
+    [
+        (pds.NotFound, "FROM 'lake/nothing'", "neither a table"),
+        (pds.InvalidInput, "FROM 'lake/people'; FROM 'lake/cities'", "2 statements"),
+        (pds.InvalidInput, "", "0 statements"),
+        (pds.InvalidInput, "CREATE TABLE t AS FROM 'lake/people'", "one SELECT"),
+        (pds.InvalidInput, "COPY (FROM 'lake/people') TO 'x.csv'", "one SELECT"),
+        (pds.InvalidInput, "FROM 'lake/people' AT (VERSION => 1)", "as_of"),
+        (pds.InvalidInput, "FROM 'lake/people', 'lake/People'", "case"),
+        (pds.InvalidType, 7, "query must be a string"),
+        (duckdb.ParserException, "SELEC 1", "SELEC"),
+        (duckdb.CatalogException, "FROM people", "people"),
+        (duckdb.BinderException, "SELECT nothing FROM 'lake/people'", "nothing"),
+    ],
+)
+def test_queries_that_cannot_run(error: type[Exception], query: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        pds.sql(query)
+
+
+def test_keywords_that_cannot_be_tables() -> None:
+    with pytest.raises(pds.InvalidType, match="open_table"):
+        pds.sql("FROM t", t="lake/people")
+    with pytest.raises(pds.InvalidInput, match="case"):
+        pds.sql("FROM t", t=pa.table({"a": [1]}), T=pa.table({"a": [2]}))
+    with pytest.raises(duckdb.InvalidInputException):
+        pds.sql("FROM t", t=7)
+
+
+def test_errors_of_reads_are_told() -> None:
+    table = pds.open_table("lake/people")
+    result = pds.sql("SELECT sum(age) FROM 'lake/people'")
+    table.store.delete(f"people/{table.files()['path'][0]}")
+    with pytest.raises(duckdb.Error, match=r"\.parquet"):
+        result.fetchall()
+
+
+def test_results_are_written_in_bounded_memory() -> None:
+    result = pds.sql("SELECT range AS n FROM range(300_000)")
+    table = pds.write_table("lake/numbers", result)
+    assert table.scan().count() == 300_000
+    assert pds.sql("SELECT sum(n) FROM 'lake/numbers'").fetchall() == [(sum(range(300_000)),)]
+
+
+def test_threads_run_queries_at_once() -> None:
+    query = "SELECT city, count(*) FROM 'lake/people' GROUP BY ALL ORDER BY ALL"
+    expected, results = pds.sql(query).fetchall(), []
+    threads = [threading.Thread(target=lambda: results.append(pds.sql(query).fetchall())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 8
+
+
+def test_only_what_a_query_needs_is_read(s3_store: pds.Store) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string())])
+    options = pds.WriteOptions(row_group_size=10_000, compression="none")
+    table = pds.Table.create(s3_store, "t", schema, options=options)
+    chance = random.Random(1)
+    ids = range(50_000)
+    texts = [f"{chance.random()}" for _ in ids]
+    table.append(pa.table({"id": ids, "x": [chance.random() for _ in ids], "text": texts}))
+    s3_store.reset_metrics()
+    assert len(pds.sql("SELECT x FROM t WHERE id BETWEEN 20_000 AND 20_009", t=table).fetchall()) == 10
+    assert s3_store.metrics()["bytes_read"] < 70_000 + 160_000
+
+
+def test_duckdb_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.delitem(sys.modules, "pds.engines.duckdb")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'pds\[sql\]'"):
+        pds.sql("SELECT 1")
+
+
+def test_an_old_duckdb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb, "__version__", "1.5.6")
+    with pytest.raises(pds.CapabilityNotSupported, match=r"2\.0"):
+        pds.sql("SELECT 1")
