@@ -148,7 +148,7 @@ def test_parameters_are_values() -> None:
         (pds.InvalidInput, "FROM 'lake/people' AT (VERSION => 1)", "as_of"),
         (pds.InvalidInput, "FROM 'lake/people', 'lake/People'", "case"),
         (pds.InvalidType, 7, "query must be a string"),
-        (duckdb.ParserException, "SELEC 1", "SELEC"),
+        (duckdb.ParserException, "FROM WHERE", "WHERE"),
         (duckdb.CatalogException, "FROM people", "people"),
         (duckdb.BinderException, "SELECT nothing FROM 'lake/people'", "nothing"),
     ],

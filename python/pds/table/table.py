@@ -17,7 +17,7 @@ __all__ = [
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pds.options import WriteOptions
+    from pds.table.distributed import TableWrite
     from pds.table.options import NewRows, NewTable
+    from pds.table.writes import Where
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -266,6 +268,48 @@ class Table(Writes):
         """
         version = self.as_of(when).version
         return self._commit(lambda handle, timeout: handle.restore(version, timeout))
+
+    def begin_write(
+        self,
+        mode: Literal["append", "overwrite"] = "append",
+        where: Where | None = None,
+        *,
+        idempotency_key: str | None = None,
+        if_version: int | None = None,
+    ) -> TableWrite:
+        """Begin an append or an overwrite whose rows many processes write, such as those of Dask or Ray.
+
+            write = table.begin_write()
+            messages = [write.prepare(rows) for rows in parts]  # in any process: the write can be pickled
+            write.commit(messages)  # one version with all rows
+
+        Args:
+            mode: `"append"` adds the rows, `"overwrite"` replaces rows.
+            where: As for `overwrite`: which rows to replace. Defaults to all rows.
+            idempotency_key: As for `append`. Defaults to a key of this write.
+            if_version: As for `append`.
+
+        Raises:
+            InvalidInput: An argument or the filter is not valid; or the filter depends on the time or on chance or
+                cannot be pickled.
+            InvalidType: An argument has an invalid type.
+            CommitConflict: `if_version` is not the newest version.
+        """
+        from pds.table.distributed import TableWrite  # noqa: PLC0415 few need it
+        from pds.table.staged import StagedWrite  # noqa: PLC0415 few need it
+
+        if mode not in ("append", "overwrite"):
+            raise InvalidInput(f'mode must be "append" or "overwrite", not {mode!r}')
+        if mode == "append" and where is not None:
+            raise InvalidInput('where is for mode="overwrite"')
+        write, committed = StagedWrite.begin(
+            self,
+            overwrite=mode == "overwrite",
+            where=where,
+            idempotency_key=idempotency_key,
+            if_version=if_version,
+        )
+        return TableWrite(write, self, committed)
 
     def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
         """Remove versions that were replaced longer ago than `retention`, and the objects that only they reference.

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pds
+from pds.engines.sources import open_source
 from pds.table.polars import ReadSource
 from pds.table.polars_filters import to_sql
-from pds.engines.sources import open_source
 from pds.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
