@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from pds.table.charts import Bar, Chart, format_count
+
 if TYPE_CHECKING:
     from pds._pds import _CommitFields
 
@@ -117,6 +119,19 @@ class ScanPlan:
     rows_read: int
     tombstones_read: int
 
+    def plot(self) -> Chart:
+        """Return a chart of what is read and what is pruned: `print` it, or show it in a notebook."""
+        counts = (
+            ("files", self.files_read, self.files),
+            ("row groups", self.row_groups_read, self.row_groups),
+        )
+        bars = tuple(
+            Bar(label, 0.0 if read else None, read / total if read else 0.0, f"{read:,} of {total:,} read")
+            for label, read, total in counts
+        )
+        rows, tombstones = format_count(self.rows_read, "row"), format_count(self.tombstones_read, "tombstone file")
+        return Chart(f"{rows} and {tombstones} read", bars)
+
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -155,6 +170,30 @@ def make_files_table(files: dict[str, list[Any]]) -> pa.Table:
     counts = ("size_bytes", "row_group_count", "total_rows")
     fields: dict[str, pa.DataType] = {"path": pa.string(), **dict.fromkeys(counts, pa.uint64())}
     return pa.table(files, schema=pa.schema(fields))
+
+
+def plot_entries(entries: list[dict[str, Any]]) -> Chart:
+    """Return a chart of the rows that versions wrote or deleted, newest first."""
+    rows = [entry["operation"].get("rows") or 0 for entry in entries]
+    most = max(rows, default=0)
+    bars = []
+    for entry, count in zip(entries, rows, strict=True):
+        operation = entry["operation"]
+        counts = [
+            format_count(operation[name], noun) + suffix
+            for name, noun, suffix in (
+                ("rows", "row", ""),
+                ("rows_deleted", "row", " deleted"),
+                ("files", "file", ""),
+                ("files_removed", "file", " removed"),
+            )
+            if operation.get(name)
+        ]
+        label = f"{entry['version']} {operation['name']}"
+        note = ", ".join([f"{entry['created_at']:%Y-%m-%d %H:%M:%S}", *counts])
+        is_marked = operation["name"] in ("delete", "vacuum", "drop_column")
+        bars.append(Bar(label, 0.0 if count else None, count / most if count else 0.0, note, is_marked=is_marked))
+    return Chart(f"{format_count(len(entries), 'version')}, newest first", tuple(bars))
 
 
 def make_history_entry(entry: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
-from pds.arguments import check_column_names
+from pds.arguments import check_column_names, require_text
 from pds.errors import InvalidInput
 from pds.predicate import to_predicate
 from pds.table.checks import check_limit, check_size, check_version
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pds.predicate import Predicate
     from pds.store import Store
+    from pds.table.layout import Layout
     from pds.table.location import TableLocation
     from pds.table.tasks import ScanTask
 
@@ -106,6 +107,31 @@ class Snapshot:
             A table with the columns `path`, `size_bytes`, `row_group_count` and `total_rows`.
         """
         return make_files_table(self._handle.files())
+
+    def layout(self, column: str | None = None) -> Layout:
+        """Return how the data files lie over the range of a column: which overlap, and which have deleted rows.
+
+        `print` and notebooks draw it. The manifest has all of it, so no request is sent. Few overlaps mean that a
+        filter on the column opens few files; `optimize.sort` makes them few.
+
+        Args:
+            column: The name of the column. Defaults to the first one of the sort order, else of the key.
+
+        Raises:
+            InvalidInput: The column does not exist, or manifests have no statistics of its type; or the table has
+                neither a sort order nor a key, and no column was passed.
+            InvalidType: The name is not a string.
+        """
+        from pds.table.layout import make_layout  # noqa: PLC0415 few need it
+
+        manifest = self._parse_manifest()
+        if column is None:
+            names = {entry["id"]: entry["name"] for entry in manifest["schema"]["columns"]}
+            leading = [*manifest["sort_by"], *manifest["key"]]
+            if not leading:
+                raise InvalidInput("the table has neither a sort order nor a key; pass the name of a column")
+            column = names[leading[0]]
+        return make_layout(manifest, self.schema, require_text("column", column))
 
     def scan(
         self,

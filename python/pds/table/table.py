@@ -38,6 +38,7 @@ from pds.table.results import (
     VacuumResult,
     VerifyResult,
     make_history_entry,
+    plot_entries,
 )
 from pds.table.scan import TableChanges, TableScan
 from pds.table.tags import Tags
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pds.options import WriteOptions
+    from pds.table.charts import Chart
     from pds.table.distributed import TableWrite
     from pds.table.options import NewRows, NewTable
     from pds.table.writes import Where
@@ -227,6 +229,14 @@ class Table(Writes):
         checked_limit = check_limit(limit)
         entries = self._handle.history(self.version if checked_limit is None else checked_limit)
         return [make_history_entry(json.loads(entry)) for entry in entries]
+
+    def plot_history(self, limit: int | None = 50) -> Chart:
+        """Return a chart of the rows that the versions wrote or deleted: `print` it, or show it in a notebook.
+
+        Args:
+            limit: As for `history`. Defaults to 50 versions.
+        """
+        return plot_entries(self.history(limit))
 
     def refresh(self) -> Self:
         """Change this object to the newest snapshot of the table, and return it."""
