@@ -53,6 +53,7 @@ def scan_polars(
 
 def sql(
     query: str,
+    /,
     *,
     params: object = None,
     storage_options: Mapping[str, object] | None = None,

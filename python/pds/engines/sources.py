@@ -9,7 +9,7 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import check_column_names
 from pds.by_url import find_kind, open_parent
-from pds.errors import DatasetIncomplete, InvalidInput, NotFound
+from pds.errors import DatasetIncomplete, InvalidInput, InvalidPath, NotFound
 from pds.manifest import DatasetManifest
 from pds.predicate import to_predicate
 from pds.store import native_handle
@@ -61,7 +61,13 @@ def open_source(
         InvalidType: An argument has an invalid type.
     """
     store, path = open_parent(url, storage_options, credential_provider)
-    kind = find_kind(store, path)
+    try:
+        table = Table(store, path)
+    except (NotFound, InvalidPath):
+        # It is no table, or a pipeline.
+        kind = find_kind(store, path)
+    else:
+        return table if as_of is None else table.as_of(as_of)
     if kind == "dataset":
         if as_of is not None:
             raise InvalidInput("as_of is for tables and chains: a dataset has one version")
@@ -72,10 +78,7 @@ def open_source(
         return ChainSource(Dataset(store, path), as_of)
     if kind == "pipeline":
         raise InvalidInput(f"{path!r} is a pipeline; read one of its stages with pds.open_pipeline(url)[stage]")
-    if kind is None:
-        raise NotFound("the folder is neither a table nor a dataset nor a chain", path=path)
-    table = Table(store, path)
-    return table if as_of is None else table.as_of(as_of)
+    raise NotFound("the folder is neither a table nor a dataset nor a chain", path=path)
 
 
 class DatasetSource:

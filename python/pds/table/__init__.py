@@ -10,14 +10,17 @@ A module is imported when one of its names is first used.
 from __future__ import annotations
 
 __all__ = [
+    "Chart",
     "CheckResult",
     "CommitResult",
     "ExportResult",
+    "Layout",
     "ScanPlan",
     "ScanTask",
     "Table",
     "TableChanges",
     "TableScan",
+    "TableWrite",
     "Tags",
     "VacuumResult",
     "VerifyResult",
@@ -28,6 +31,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pds.table.charts import Chart
+    from pds.table.distributed import TableWrite
+    from pds.table.layout import Layout
     from pds.table.results import CheckResult, CommitResult, ExportResult, ScanPlan, VacuumResult, VerifyResult
     from pds.table.scan import TableChanges, TableScan
     from pds.table.table import Table, list_tables
@@ -35,14 +41,17 @@ if TYPE_CHECKING:
     from pds.table.tasks import ScanTask
 
 _MODULE_OF = {
+    "Chart": "pds.table.charts",
     "CheckResult": "pds.table.results",
     "CommitResult": "pds.table.results",
     "ExportResult": "pds.table.results",
+    "Layout": "pds.table.layout",
     "ScanPlan": "pds.table.results",
     "ScanTask": "pds.table.tasks",
     "Table": "pds.table.table",
     "TableChanges": "pds.table.scan",
     "TableScan": "pds.table.scan",
+    "TableWrite": "pds.table.distributed",
     "Tags": "pds.table.tags",
     "VacuumResult": "pds.table.results",
     "VerifyResult": "pds.table.results",

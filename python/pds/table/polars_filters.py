@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Taking an expression apart costs time in proportion to its size, at each of its nodes.
 _MAX_NODES: Final = 200
-_MAX_LIST: Final = 1_000
+_MAX_LIST: Final = 10_000
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 a number of days or of seconds, without a time zone
 _YEARS: Final = (dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))  # noqa: DTZ001 as above
 _UNITS: Final = {"ms": 10**3, "us": 10**6, "ns": 10**9}

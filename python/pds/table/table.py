@@ -293,6 +293,8 @@ class Table(Writes):
             messages = [write.prepare(rows) for rows in parts]  # in any process: the write can be pickled
             write.commit(messages)  # one version with all rows
 
+        The write begins at the newest version, which this object then shows.
+
         Args:
             mode: `"append"` adds the rows, `"overwrite"` replaces rows.
             where: As for `overwrite`: which rows to replace. Defaults to all rows.

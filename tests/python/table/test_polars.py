@@ -56,6 +56,11 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "second": (pa.timestamp("s"), [LOCAL, LOCAL + dt.timedelta(seconds=1)]),
     "price": (pa.decimal128(10, 2), [Decimal("-0.01"), Decimal(0), Decimal("3.50"), Decimal("99999999.99")]),
     "wide": (pa.decimal128(38, 10), [Decimal("1e27"), Decimal("0.0000000001"), Decimal("-1e27")]),
+    "day64": (pa.date64(), [dt.date(1969, 12, 31), dt.date(2026, 3, 1)]),
+    "view": (pa.string_view(), ["", "a", "it's", "z\U0001f600"]),
+    "bytes_view": (pa.binary_view(), [b"", b"\xff"]),
+    "fixed": (pa.binary(2), [b"ab", b"\x00\xff"]),
+    "f16": (pa.float16(), [0.5, -1.0, NAN]),
     "span": (pa.duration("us"), [dt.timedelta(0), dt.timedelta(days=-1), dt.timedelta(microseconds=1)]),
     "clock": (pa.time64("us"), [dt.time(0), dt.time(23, 59, 59, 999_999)]),
     'a "b".c': (pa.int32(), [0, 1, 2]),
@@ -102,7 +107,7 @@ def _lit(name: str, value: Any) -> pl.Expr:
 
 
 @st.composite
-def comparisons(draw: st.DrawFn) -> pl.Expr:  # noqa: PLR0911 a kind of comparison each
+def comparisons(draw: st.DrawFn) -> pl.Expr:  # noqa: C901, PLR0911 a kind of comparison each
     name = draw(st.sampled_from(PLAIN))
     data_type, values = COLUMNS[name]
     value = st.sampled_from(values)
@@ -121,6 +126,11 @@ def comparisons(draw: st.DrawFn) -> pl.Expr:  # noqa: PLR0911 a kind of comparis
                 st.sampled_from([0, 1, -1, 127, 2**53 + 1, 0.1, 1.5, NAN, Decimal("3.5"), Decimal("0.001"), True])
             )
             return compare(c(name), number)
+        if pa.types.is_timestamp(data_type) or pa.types.is_date(data_type):
+            # Of a finer unit than the column.
+            zone = getattr(data_type, "tz", None)
+            moment = pl.lit(LOCAL + dt.timedelta(milliseconds=draw(st.sampled_from([0, 500]))))
+            return compare(c(name), moment if zone is None else moment.dt.replace_time_zone(zone))
         return compare(c(name).cast(pl.String), draw(st.sampled_from(["a", "1", "2026-03-01"])))
     if kind == "other":
         other = draw(st.sampled_from(["i8", "i64", "f64"]))
@@ -407,11 +417,15 @@ def test_urls_that_cannot_be_read(tmp_path: Path) -> None:
     rows = pa.table({"id": [1]})
     pds.write_dataset(tmp_path / "dataset", rows)
     pds.odf.Dataset.create(pds.Store(tmp_path), "chain").ingest(rows)
+    pipeline = pds.open_pipeline(tmp_path / "pipeline")
+    pipeline.source("words", key=pa.int64(), value=pa.string())
+    pipeline.update({"words": pds.Changes(upserts=[(1, "a")])})
     for error, url, as_of in (
         (pds.NotFound, "nothing", None),
         (pds.InvalidInput, "dataset", 1),
         (pds.InvalidInput, "chain", 1),
         (pds.InvalidInput, "chain", "nothing"),
+        (pds.InvalidInput, "pipeline", None),
     ):
         with pytest.raises(error):
             pds.scan_polars(tmp_path / url, as_of=as_of)
