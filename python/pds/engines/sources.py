@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,21 +28,9 @@ if TYPE_CHECKING:
     from pds.by_url import Url
     from pds.predicate import Predicate
     from pds.store import CredentialProvider, Store
+    from pds.table.scan import Source
 
     Where = str | pc.Expression
-
-
-class Source(Protocol):
-    """Rows that do not change."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the rows."""
-
-    def scan(
-        self, columns: Sequence[str] | None = None, *, where: Where | None = None, limit: int | None = None
-    ) -> Rows:
-        """Return a scan of the rows."""
 
 
 def open_source(

@@ -4,7 +4,7 @@
 # mypy: disable-error-code="override, call-overload, arg-type, call-arg, no-any-return"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,24 +19,13 @@ from pds.table.checks import check_size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pds.table.scan import Rows
+    from pds.table.scan import Source
 
     Columns = Sequence[str] | dict[str, pc.Expression] | None
 
 
 # The path of a file that does not exist. The FileNotFoundError of pyarrow has it, and so explains itself.
 _PLACEHOLDER_PATH = "a snapshot of a pds table is read by its own methods: use scanner() or to_table()"
-
-
-class Snapshot(Protocol):
-    """The members of a table that the dataset uses."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the snapshot."""
-
-    def scan(self, columns: Sequence[str] | None = None, *, where: pc.Expression | None = None) -> Rows:
-        """Return a scan of the rows that match a filter."""
 
 
 class SnapshotDataset(ds.FileSystemDataset):
@@ -46,28 +35,28 @@ class SnapshotDataset(ds.FileSystemDataset):
     fragment. The methods have the arguments of pyarrow; arguments that do not change the result are ignored.
 
     Args:
-        table: The snapshot.
+        source: The snapshot.
         where: A filter for all reads. Defaults to all rows.
     """
 
-    def __init__(self, table: Snapshot, where: pc.Expression | None = None) -> None:
+    def __init__(self, source: Source, where: pc.Expression | None = None) -> None:
         # C++ code of pyarrow does not call the methods of this class. It finds a file that does not exist, and fails.
         filesystem, file_format = fs.LocalFileSystem(), ds.ParquetFileFormat()
         fragment = file_format.make_fragment(_PLACEHOLDER_PATH, filesystem)
-        super().__init__([fragment], table.schema, file_format, filesystem)
-        self._table = table
+        super().__init__([fragment], source.schema, file_format, filesystem)
+        self._source = source
         self._where = where
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of the snapshot."""
-        return self._table.schema
+        return self._source.schema
 
     def __repr__(self) -> str:
-        return f"SnapshotDataset({self._table!r})"
+        return f"SnapshotDataset({self._source!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._table, self._where)
+        return type(self), (self._source, self._where)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[SnapshotFragment]:  # noqa: A002 pyarrow's name
         """Return one fragment with the rows that match `filter`."""
@@ -81,7 +70,7 @@ class SnapshotDataset(ds.FileSystemDataset):
         """
         if not isinstance(expression, pc.Expression):
             raise InvalidType(f"expression must be a pyarrow.compute.Expression, not {expression!r}")
-        return type(self)(self._table, _combine_filters(self._where, expression))
+        return type(self)(self._source, _combine_filters(self._where, expression))
 
     def scanner(
         self,
@@ -105,7 +94,7 @@ class SnapshotDataset(ds.FileSystemDataset):
             batch_size = check_size("batch_size", batch_size, "rows")
         projection = columns if isinstance(columns, dict) else None
         names = check_column_names(columns) if projection is None else _find_source_columns(projection, self.schema)
-        reader = self._table.scan(names, where=_combine_filters(self._where, filter)).to_reader()
+        reader = self._source.scan(names, where=_combine_filters(self._where, filter)).to_reader()
         if batch_size is not None:
             # The scanner of pyarrow does not split the batches of a stream.
             reader = pa.RecordBatchReader.from_batches(reader.schema, _split_batches(reader, batch_size))
@@ -153,7 +142,7 @@ class SnapshotDataset(ds.FileSystemDataset):
 
     def count_rows(self, filter: pc.Expression | None = None, **_others: object) -> int:  # noqa: A002 pyarrow's name
         """Return the number of rows that match `filter`."""
-        return self._table.scan([], where=_combine_filters(self._where, filter)).count()
+        return self._source.scan([], where=_combine_filters(self._where, filter)).count()
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **_others: object) -> ds.InMemoryDataset:
         """Return the rows in memory, sorted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from pds.errors import CapabilityNotSupported, InvalidInput
 
@@ -17,22 +17,11 @@ except ImportError as error:
 from pds.table.polars_filters import to_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from pds.table.scan import Rows
-
-
-class Source(Protocol):
-    """Rows that do not change."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of the rows."""
-
-    def scan(self, columns: Sequence[str] | None = None, *, where: str | None = None, limit: int | None = None) -> Rows:
-        """Return a scan of the rows."""
+    from pds.table.scan import Rows, Source
 
 
 def scan_polars(source: Source) -> pl.LazyFrame:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import warnings
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _MAX_NODES: Final = 200
 _MAX_LIST: Final = 10_000
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 a number of days or of seconds, without a time zone
-_YEARS: Final = (dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))  # noqa: DTZ001 as above
 _UNITS: Final = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 _Binary = tuple[str, "Callable[[pl.Expr, pl.Expr], pl.Expr]"]
@@ -153,15 +151,8 @@ class _Translator:
         if data_type == pl.String and expression.meta.eq(column.str.starts_with(other)):
             prefix = _literal(other, data_type)
             return None if prefix is None else f"starts_with({_quote(name)}, {prefix})"
-        with warnings.catch_warnings():
-            # polars warns of lists for which its own result is ambiguous.
-            warnings.simplefilter("ignore")
-            if not expression.meta.eq(column.is_in(other)):
-                return None
-        value = _evaluate(other)
-        if value is None or not isinstance(value.dtype, pl.List | pl.Array) or value.len() != 1:
-            return None
-        if value.null_count():
+        value = _evaluate(other) if expression.meta.eq(column.is_in(other)) else None
+        if value is None or not isinstance(value.dtype, pl.List | pl.Array) or value.len() != 1 or value.null_count():
             return None
         elements = value.explode().unique()
         # In SQL, nothing but its elements is in a list with a null; polars ignores the null.
@@ -251,8 +242,7 @@ def _format_time(number: int, seconds: int, unit: int | None) -> str | None:
     try:
         moment = _EPOCH + dt.timedelta(seconds=whole * seconds)
     except OverflowError:
-        return None
-    if not _YEARS[0] <= moment < _YEARS[1]:
+        # Python has the years from 1 to 9999.
         return None
     if unit is None:
         return f"DATE '{moment.date().isoformat()}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -11,13 +11,16 @@ from pds.table.html import MAX_ROWS, format_rows
 from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
     import polars as pl
+    import pyarrow.compute as pc
 
     from pds import _pds
     from pds.predicate import Predicate
+
+    Where = str | pc.Expression
 
 
 class Rows(ABC):
@@ -69,6 +72,19 @@ class Rows(ABC):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+
+class Source(Protocol):
+    """Rows that do not change, such as a snapshot of a table, for engines that choose columns and filters."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, where: Where | None = None, limit: int | None = None
+    ) -> Rows:
+        """Return a scan of the rows, with the arguments of `Table.scan`."""
 
 
 class TableScan(Rows):

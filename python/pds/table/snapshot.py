@@ -72,7 +72,7 @@ class Snapshot:
 
         Only columns that the query uses are read. A limit ends the read, and filters that mean the same in pds prune
         files, row groups and pages as those of `scan` do; polars applies all filters itself. The frame stays at this
-        snapshot, and errors of reads are those of pds.
+        snapshot. Errors of reads are those of pds, which older versions of polars put into a ComputeError.
 
         Raises:
             ModuleNotFoundError: polars is not installed.
