@@ -96,6 +96,7 @@ def test_tables_by_keyword(lake: Path) -> None:
     assert pds.sql(query, new=new, old=old).fetchall() == [(11,)]
     for rows in (new, new.scan(["id"]), new.scan(["id"]).to_pyarrow(), pl.DataFrame(new), new.scan_polars()):
         assert pds.sql("SELECT max(id) FROM Rows", rows=rows).fetchall() == [(119,)]
+    assert pds.sql("SELECT count(*) FROM log", log=pds.open_chain("lake/log")).fetchall() == [(60,)]
     # A keyword is before a URL.
     assert pds.sql("FROM 'a/b'", **{"a/b": pa.table({"n": [7]})}).fetchall() == [(7,)]
 

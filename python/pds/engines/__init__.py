@@ -76,8 +76,8 @@ def sql(
         storage_options: As for `Store`, for all URLs of the query.
         credential_provider: As for `Store`, for all URLs of the query.
         tables: More tables, by their names in the query: a `Table`, which may be of an older version
-            (`t=pds.open_table(url, as_of=3)`), or what DuckDB reads: scans of pds, tables of pyarrow, frames of polars
-            and pandas.
+            (`t=pds.open_table(url, as_of=3)`), a chain, or what DuckDB reads: scans of pds, tables of pyarrow, frames
+            of polars and pandas.
 
     Returns:
         The result as a relation, which runs the query when rows are asked for: print it, or call `.pl()`, `.df()`,

@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pds.arguments import require_text
-from pds.engines.sources import open_source
+from pds.engines.sources import ChainSource, open_source
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
+from pds.odf import Dataset
 from pds.table.dataset import SnapshotDataset
 from pds.table.snapshot import Snapshot
 from pds.urls import normalize_url
@@ -101,6 +102,8 @@ def _find_references(tree: object) -> Iterator[dict[str, Any]]:
 def _to_scannable(name: str, table: object) -> object:
     if isinstance(table, Snapshot):
         return table.to_pyarrow_dataset()
+    if isinstance(table, Dataset):
+        return SnapshotDataset(ChainSource(table, None))
     if isinstance(table, str):
         raise InvalidType(f"{name} must be a table or rows, not a text; pass pds.open_table({table!r})")
     return table

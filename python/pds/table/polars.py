@@ -28,8 +28,10 @@ def scan_polars(source: Source) -> pl.LazyFrame:
     """Return the rows of a source as a lazy frame.
 
     Raises:
-        CapabilityNotSupported: polars has no type for a column.
+        CapabilityNotSupported: polars has no type for a column, or a column has no name.
     """
+    if "" in source.schema.names:
+        raise CapabilityNotSupported("polars has no columns without a name; rename it with table.alter")
     frame = _to_frame(source.schema.empty_table())
     try:
         lazy = register_io_source(ReadSource(source), schema=frame.schema, is_pure=True)
@@ -65,7 +67,8 @@ class ReadSource:
             if predicate is not None:
                 # Here too, so that the result does not depend on the translation of the filter.
                 frame = frame.filter(predicate)
-            frame = frame.select(names)
+            # `select` would take `*` and `^…$` for patterns.
+            frame = pl.DataFrame([frame.get_column(name) for name in names])
             yield from [frame] if not batch_size or frame.height <= batch_size else frame.iter_slices(batch_size)
 
     def _scan(self, columns: list[str], predicate: pl.Expr | None, max_rows: int | None) -> Rows:

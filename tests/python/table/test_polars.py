@@ -345,6 +345,20 @@ def test_batches_are_as_small_as_polars_asks(table: pds.Table, whole: pl.DataFra
     assert filtered.equals(whole.filter(c("i64") > 0).select("text"))
 
 
+def test_names_that_polars_takes_for_patterns(memory_store: pds.Store) -> None:
+    rows = {"a": [1, 2], "*": [3, 4], "^a.*$": [5, 6]}
+    table = pds.Table.create(memory_store, "t", pa.table(rows).schema)
+    table.append(pa.table(rows))
+    for lazy in (table.scan_polars(), table.scan_polars().filter(c("a") > 0)):
+        assert lazy.collect().equals(pl.DataFrame(rows))
+    for name, values in rows.items():
+        (frame,) = ReadSource(table)([name], c("a") > 1, None, None)
+        assert frame.equals(pl.DataFrame({name: values[1:]}))
+    nameless = pds.Table.create(memory_store, "n", pa.schema([("", pa.int64())]))
+    with pytest.raises(pds.CapabilityNotSupported, match="name"):
+        nameless.scan_polars()
+
+
 def test_a_frame_stays_at_its_snapshot_and_is_pickled_with_it(local_store: pds.Store) -> None:
     table = pds.Table.create(local_store, "t", pa.schema([("id", pa.int64())]))
     table.append(pa.table({"id": [1, 2]}))
