@@ -16,7 +16,6 @@ from pds.table.charts import Bar, Chart, format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 _COOKIE_WITH_RUNS: Final = 12347
 
 
@@ -123,7 +122,7 @@ def make_layout(manifest: dict[str, Any], schema: pa.Schema, column: str) -> Lay
         raise InvalidInput(f"column {column!r}: manifests have no statistics of the type {data_type}")
     targets: set[str] = set()
     for tombstone in manifest["tombstones"]:
-        targets.update(tombstone["files"], tombstone.get("positions", {}))
+        targets.update(tombstone.get("files", ()), tombstone.get("positions", {}))
     entries = []
     for listed in [*manifest["segments"], *manifest["data_files"]]:
         low, high = (_parse(listed[end].get(ids[column]), data_type) for end in ("min", "max"))
