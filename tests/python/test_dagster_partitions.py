@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pds
-from pds.dagster import _escape, dagster_io_manager
+from pds.dagster import dagster_io_manager
+from pds.dagster.names import escape
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -108,17 +109,17 @@ def test_any_partition_key_is_a_store_path(
 
 def test_plain_keys_stay_as_they_are() -> None:
     for key in ["2026-01-01", "2026-01-01-00:00", "a|b", "ü", "year=2026", "part-00000.parquet"]:
-        assert _escape(key) == key
+        assert escape(key) == key
 
 
 @given(st.text(), st.text())
 def test_different_segments_never_meet(left: str, right: str) -> None:
-    assert (_escape(left) == _escape(right)) == (left == right)
+    assert (escape(left) == escape(right)) == (left == right)
 
 
 @given(st.text(st.characters()))
 def test_an_escaped_segment_is_a_segment(text: str) -> None:
-    segment = _escape(text)
+    segment = escape(text)
     segment.encode()
     assert segment not in {"", ".", "..", "_SUCCESS", "manifest.json", "_publish.json"}
     assert not {"/", "\\", "\0", "\n", "\x7f"} & set(segment)

@@ -1,41 +1,10 @@
-"""Dagster IO manager: assets and op outputs as Parquet datasets.
-
-``dagster_io_manager(store)`` stores every output as one dataset. A new run replaces the dataset atomically.
-
-Keys: the key of a dataset has the segments of the asset key, and then the partition key as one segment. The output of
-an op has the key ``run id/step key/output name``. Characters that a store path cannot have, and names that datasets
-reserve, are escaped as ``%XX``. The partition ``b`` of the asset ``a`` and the asset ``a/b`` have the same key. The
-manifest has the owner of a dataset, and reads and writes of the other asset fail with ``AlreadyExists``. Rename one of
-the assets, or use separate stores.
-
-Outputs: any object with ``__arrow_c_stream__`` (pyarrow, polars, pandas, duckdb, a record batch reader). A run over
-several partitions returns a mapping with one value for each partition key. A retried run replaces the output of the
-first attempt.
-
-Inputs: the type annotation selects the type: ``pyarrow.Table`` (the default), ``pyarrow.RecordBatchReader`` (a
-stream), ``polars.DataFrame``, ``pandas.DataFrame``, or a ``dict[str, …]`` of one of them by partition key. Several
-partitions are always loaded as a mapping, and no partition as ``None``. Input metadata: ``columns`` is a list of
-column names; ``allow_missing_partitions`` skips missing partitions, as in the IO managers of Dagster. A read waits for
-a partition that is being written.
-
-Example:
-    ```python
-    from dagster import Definitions
-    from pds.dagster import dagster_io_manager
-
-    defs = Definitions(
-        assets=[orders],
-        resources={"io_manager": dagster_io_manager(pds.Store("s3://bucket/silver"))},
-    )
-    ```
-"""
+"""The IO manager for Parquet datasets."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import types
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Union, get_args, get_origin
 
@@ -43,6 +12,7 @@ import pyarrow as pa
 from dagster import IOManager, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
 
 from pds import ParquetDatasetStore, errors
+from pds.dagster.names import INTENT, escape, join
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
 
 if TYPE_CHECKING:
@@ -54,13 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["DatasetIOManager", "dagster_io_manager"]
 
 _SERIALIZER: Final = "parquet-dataset"
-# A folder with this file has a running writer, or had a writer that was interrupted.
-_INTENT: Final = "_publish.json"
-_RESERVED: Final = frozenset({".", "..", "_SUCCESS", "manifest.json", _INTENT})
 # The keys of the manifest metadata that have the owner of a dataset.
 _ASSET_KEY: Final = "dagster/asset_key"
 _PARTITION_KEY: Final = "dagster/partition_key"
-_RESERVED_PREFIX: Final = ".pds-"
 _FRAMES: Final = {
     "pyarrow.Table": ("pyarrow", "Table"),
     "pyarrow.RecordBatchReader": ("pyarrow", "RecordBatchReader"),
@@ -178,9 +144,7 @@ class DatasetIOManager(IOManager):
         """Return whether a dataset exists, or a writer is running, for which a read waits."""
         datasets = self._datasets
         # The writer may end between the first two requests.
-        return (
-            datasets.dataset_exists(key) or datasets.store.is_file(f"{key}/{_INTENT}") or datasets.dataset_exists(key)
-        )
+        return datasets.dataset_exists(key) or datasets.store.is_file(f"{key}/{INTENT}") or datasets.dataset_exists(key)
 
     def _check_owner(self, key: str, owner: dict[str, str]) -> None:
         """Raise AlreadyExists if the key has the dataset of another asset."""
@@ -250,42 +214,19 @@ class _Written(NamedTuple):
     size_bytes: int
 
 
-def _escape(segment: str) -> str:
-    """Escape ``segment`` as one segment of a store path. Different segments have different results."""
-    if not segment:
-        return "%"
-    if segment in _RESERVED or segment.startswith(_RESERVED_PREFIX):
-        return f"%{ord(segment[0]):02X}{_escape_characters(segment[1:])}"
-    return _escape_characters(segment)
-
-
-def _escape_characters(text: str) -> str:
-    def escape(character: str) -> str:
-        if character in "/\\%" or unicodedata.category(character) in ("Cc", "Cs"):
-            raw = character.encode("utf-8", "surrogatepass")
-            return "".join(f"%{byte:02X}" for byte in raw)
-        return character
-
-    return "".join(map(escape, text))
-
-
-def _join(segments: Iterable[str]) -> str:
-    return "/".join(map(_escape, segments))
-
-
 def _make_partition_keys(path: str, partitions: Iterable[str]) -> dict[str, str]:
-    return {partition: f"{path}/{_escape(partition)}" for partition in partitions}
+    return {partition: f"{path}/{escape(partition)}" for partition in partitions}
 
 
 def _get_output_keys(context: OutputContext) -> dict[str | None, str]:
     """Return the keys of the datasets by partition; ``None`` is the partition of an output without partitions."""
     if not context.has_asset_key:
-        return {None: _join(context.get_identifier())}
-    path = _join(context.asset_key.path)
+        return {None: join(context.get_identifier())}
+    path = join(context.asset_key.path)
     if not context.has_asset_partitions:
         return {None: path}
     partitions: list[str | None] = list(context.asset_partition_keys)
-    return {partition: f"{path}/{_escape(str(partition))}" for partition in partitions}
+    return {partition: f"{path}/{escape(str(partition))}" for partition in partitions}
 
 
 def _get_owner(context: InputContext | OutputContext, partition: str | None) -> dict[str, str]:
@@ -302,7 +243,7 @@ def _format_owner(owner: Mapping[str, str]) -> str:
 
 
 def _get_upstream_path(context: InputContext) -> str:
-    return _join(context.asset_key.path if context.has_asset_key else context.get_identifier())
+    return join(context.asset_key.path if context.has_asset_key else context.get_identifier())
 
 
 def _map_partitions(obj: object, partitions: Collection[str | None]) -> dict[str | None, _Arrow]:
