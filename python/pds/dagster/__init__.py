@@ -32,6 +32,8 @@ Example:
 
 from __future__ import annotations
 
-__all__ = ["DatasetIOManager", "dagster_io_manager"]
+__all__ = ["DatasetIOManager", "PdsResource", "PdsTableIOManager", "dagster_io_manager"]
 
 from pds.dagster.datasets import DatasetIOManager, dagster_io_manager
+from pds.dagster.resource import PdsResource
+from pds.dagster.tables import PdsTableIOManager

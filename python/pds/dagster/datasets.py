@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
-from dagster import IOManager, MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+from dagster import IOManager, MetadataValue
 
 from pds import ParquetDatasetStore, errors
+from pds.dagster.arrow import InputType, check_columns, make_table_schema
 from pds.dagster.names import INTENT, escape, join
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
 
@@ -27,12 +27,6 @@ _SERIALIZER: Final = "parquet-dataset"
 # The keys of the manifest metadata that have the owner of a dataset.
 _ASSET_KEY: Final = "dagster/asset_key"
 _PARTITION_KEY: Final = "dagster/partition_key"
-_FRAMES: Final = {
-    "pyarrow.Table": ("pyarrow", "Table"),
-    "pyarrow.RecordBatchReader": ("pyarrow", "RecordBatchReader"),
-    "polars.DataFrame": ("polars", "DataFrame"),
-    "pandas.DataFrame": ("pandas", "DataFrame"),
-}
 
 
 def dagster_io_manager(
@@ -107,9 +101,9 @@ class DatasetIOManager(IOManager):
                 metadata is not a list of names.
             DatasetIncomplete: The dataset does not exist or is incomplete.
         """
-        target = _InputType.parse(context.dagster_type.typing_type)
+        target = InputType.parse(context.dagster_type.typing_type)
         metadata = context.definition_metadata
-        columns = _check_columns(metadata.get("columns"))
+        columns = check_columns(metadata.get("columns"))
         path = _get_upstream_path(context)
         if not (context.has_asset_key and context.has_asset_partitions):
             if target.is_mapping:
@@ -175,37 +169,6 @@ class _Arrow(Protocol):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
-class _InputType(NamedTuple):
-    """The type that the annotation of an input selects."""
-
-    frame: str
-    is_mapping: bool
-    allows_mapping: bool
-
-    @classmethod
-    def parse(cls, annotation: object) -> _InputType:
-        if get_origin(annotation) in (Union, types.UnionType):
-            members = [arg for arg in get_args(annotation) if arg is not type(None)]
-            if len(members) == 1:
-                return cls.parse(members[0])
-        if annotation in (Any, object):
-            return cls("pyarrow.Table", is_mapping=False, allows_mapping=True)
-        origin = get_origin(annotation) or annotation
-        if origin is list and get_args(annotation):
-            # For a fan-in, Dagster loads the upstream outputs one by one and makes the list.
-            return cls.parse(*get_args(annotation))
-        if origin in (dict, Mapping):
-            item = cls.parse((*get_args(annotation), Any, Any)[1])
-            if not item.is_mapping:
-                return cls(item.frame, is_mapping=True, allows_mapping=True)
-        for name, (module, attribute) in _FRAMES.items():
-            # The module of a class in an annotation is already imported.
-            if module in sys.modules and annotation is getattr(sys.modules[module], attribute):
-                return cls(name, is_mapping=False, allows_mapping=False)
-        msg = f"cannot load {annotation!r}: use one of {', '.join(_FRAMES)}, or a dict of it"
-        raise InvalidType(msg)
-
-
 class _Written(NamedTuple):
     """A dataset that this output wrote."""
 
@@ -268,15 +231,6 @@ def _map_partitions(obj: object, partitions: Collection[str | None]) -> dict[str
     return values
 
 
-def _check_columns(value: object) -> list[str] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        msg = f"input metadata 'columns' must be a list of column names, not {value!r}"
-        raise InvalidType(msg)
-    return list(value)
-
-
 def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str, owner: dict[str, str]) -> _Written:
     """Write a dataset by prepare and publish, because the staged parts have the size of the files."""
     stream = pa.RecordBatchReader.from_stream(obj)
@@ -303,13 +257,5 @@ def _make_metadata(written: list[_Written]) -> dict[str, Any]:
         "dataset_key": ", ".join(output.manifest.dataset_key for output in written),
         # The web interface of Dagster displays these two names.
         "dagster/row_count": rows,
-        "dagster/column_schema": TableSchema(columns=[_make_column(field) for field in schema]),
+        "dagster/column_schema": make_table_schema(schema),
     }
-
-
-def _make_column(field: pa.Field[Any]) -> TableColumn:
-    return TableColumn(
-        name=field.name,
-        type=str(field.type),
-        constraints=TableColumnConstraints(nullable=field.nullable),
-    )

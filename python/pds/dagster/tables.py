@@ -1,0 +1,234 @@
+"""The IO manager for tables."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from dagster import ConfigurableIOManager, DataVersion
+from pydantic import Field, PrivateAttr
+
+from pds import Store, Table
+from pds.arguments import arrow_stream, is_in_memory
+from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
+from pds.dagster.names import join
+from pds.dagster.partitions import PartitionGuard, Partitions
+from pds.dagster.runs import find_step_context, make_idempotency_key
+from pds.dagster.table_options import TableOptions
+from pds.errors import AlreadyExists, InvalidType, NotFound, RemoteStoreError, VersionExpired
+from pds.table.options import NewTable
+from pds.urls import join_url
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+    from dagster import AssetKey, InputContext, OutputContext
+
+    from pds import CommitResult
+
+_FRAMES: Final = {
+    **FRAMES,
+    "polars.LazyFrame": ("polars", "LazyFrame"),
+    "pds.TableScan": ("pds", "TableScan"),
+    "pds.Table": ("pds", "Table"),
+}
+
+
+class PdsTableIOManager(ConfigurableIOManager):
+    """Stores each asset as one table, and the partitions of an asset as rows of that table.
+
+        @dg.asset(partitions_def=days, metadata={"pds/partition_expr": "day"})
+        def orders(context) -> pa.Table: ...
+
+        defs = dg.Definitions(assets=[orders], resources={"io_manager": PdsTableIOManager(url="s3://bucket/lake")})
+
+    The table of the asset `["silver", "orders"]` is the folder `silver/orders` of the store. It is created by the first
+    run, with the columns of its rows. The output of an op is the table `run id/step key/output name`.
+
+    The metadata of an asset says how it is written:
+
+    - `pds/mode`: `"overwrite"` replaces all rows, or those of the partitions of the run; `"append"` adds rows;
+      `"upsert"` replaces rows with the same key and inserts the others. Defaults to `mode` of the IO manager.
+    - `pds/key`, `pds/sort_by`: The columns of the key and of the sort order of a new table.
+    - `pds/schema_mode`: `"merge"` adds new columns to the table; for `"append"`.
+    - `pds/partition_expr`: The column that has the partition; of an asset with several dimensions, a dict of columns by
+      dimension. For time windows it is a column of timestamps, of dates, or of the texts of partition keys. Otherwise
+      it is a column whose values are the partition keys: texts, whole numbers, booleans or dates. In a column of
+      timestamps without a time zone, windows are in the time zone of the partitions.
+
+    Outputs are objects with `__arrow_c_stream__` (pyarrow, polars, pandas, DuckDB, a record batch reader), or a polars
+    LazyFrame. A run over several partitions returns their rows together; one commit replaces all of them. A row outside
+    the partitions of the run is refused, and nothing is committed.
+
+    Inputs have the type of their annotation: `pyarrow.Table` (the default), `pyarrow.RecordBatchReader`,
+    `polars.DataFrame`, `polars.LazyFrame`, `pandas.DataFrame` or `pds.TableScan`, with the rows of the partitions that
+    the input maps to; or `pds.Table`, the whole snapshot. The input metadata `columns` is a list of column names.
+
+    Retries: an append is committed once, also if its step is retried, or its run is re-executed from failure: then the
+    rows of the attempt that was committed stay, even if a later attempt has other rows, and the log has a warning. The
+    other modes replace rows, so the last attempt wins; a retry with the same rows commits nothing. A new run,
+    or one that re-executes all steps by hand, writes anew.
+
+    Args:
+        url: The URL or path of the store, as for `pds.Store`.
+        storage_options: The options of the store, as for `pds.Store`. Values may be `dagster.EnvVar`.
+        mode: How assets without `pds/mode` are written.
+    """
+
+    url: str = Field(description="URL or path of the store, such as s3://bucket/lake.")
+    storage_options: dict[str, str] = Field(default={}, description="Options of the store, as for pds.Store.")
+    mode: str = Field(default="overwrite", description="How assets without pds/mode are written.")
+    _store: Store | None = PrivateAttr(default=None)
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        if self._store is None:
+            self._store = Store(self.url, self.storage_options)
+        return self._store
+
+    def open_table(self, asset_key: AssetKey) -> Table:
+        """Open the table of an asset.
+
+        Raises:
+            NotFound: The asset has no table yet.
+        """
+        return Table(self.store, join(asset_key.path))
+
+    def handle_output(self, context: OutputContext, obj: object) -> None:
+        """Write an output to its table.
+
+        Raises:
+            InvalidInput: The metadata of the asset is not valid; the rows do not fit the table; the table has another
+                key or sort order; or a row is outside the partitions of the run.
+            InvalidType: The value has no `__arrow_c_stream__`.
+            CommitConflict, CommitStateUnknown, TransactionExpired: As for `pds.Table.append`.
+        """
+        options = TableOptions.of(context.definition_metadata, self.mode)
+        partitions = Partitions.of(context, options.partition_expr)
+        rows = _to_arrow(obj)
+        table = _find_table(self.store, _get_path(context))
+        options.check_table(table)
+        new = NewTable.of(rows.schema, options.key, options.sort_by)
+        schema = new.schema if table is None else table.schema
+        where = None if partitions is None else partitions.to_expression(schema)
+        guard = PartitionGuard(partitions, where, schema)
+        guarded = guard.check(rows)
+        key = make_idempotency_key(context, rows, is_append=options.mode == "append")
+        if table is None:
+            table = _create_table(self.store, _get_path(context), new)
+        try:
+            result = options.write(table, guarded, where, key)
+        except RemoteStoreError as error:
+            # The engine has the message of an error that was raised while it read a stream, and not its type.
+            raise (guard.failure or error) from error.__cause__
+        self._report(context, table, result, partitions)
+
+    def _report(
+        self, context: OutputContext, table: Table, result: CommitResult, partitions: Partitions | None
+    ) -> None:
+        """Log the metadata of a commit, and set the data version of the asset."""
+        rows = result.rows
+        if result.replayed:
+            rows = _count_committed_rows(table, result.version)
+            message = "an earlier attempt of this step has committed version %d of table %s, so this one wrote no rows"
+            context.log.warning(message, result.version, table.path)
+        url = join_url(self.store.url, table.path)
+        metadata: dict[str, Any] = {
+            "rows": rows,
+            "bytes": result.bytes,
+            "files": result.files,
+            "version": result.version,
+            "commit_id": result.commit_id,
+            "replayed": result.replayed,
+            "dagster/uri": url,
+            "dagster/column_schema": make_table_schema(table.schema),
+        }
+        if partitions is not None and len(partitions.keys) == 1:
+            metadata["dagster/partition_row_count"] = rows
+        # What the asset itself has reported stays: the rows are committed, and must not be reported as failed.
+        context.add_output_metadata({k: v for k, v in metadata.items() if k not in context.output_metadata})
+        step = find_step_context(context)
+        if step is not None and context.has_asset_key:
+            step.set_data_version(context.asset_key, DataVersion(result.commit_id))
+
+    def load_input(self, context: InputContext) -> object:
+        """Read the rows of an input, or return an object that reads them.
+
+        Raises:
+            NotFound: The table does not exist.
+            InvalidInput: A column does not exist, or the metadata of the asset is not valid.
+            InvalidType: The type annotation is not supported, or `columns` in the metadata is not a list of names.
+        """
+        target = InputType.parse(context.dagster_type.typing_type, _FRAMES)
+        if target.is_mapping:
+            raise InvalidType(f"input {context.name!r}: the rows of all partitions are one table, not a dict")
+        columns = check_columns(context.definition_metadata.get("columns"))
+        upstream = context.upstream_output
+        options = TableOptions.of({} if upstream is None else upstream.definition_metadata, self.mode)
+        partitions = Partitions.of(context, options.partition_expr)
+        table = Table(self.store, _get_path(context))
+        if target.frame == "pds.Table":
+            return table
+        where = None if partitions is None else partitions.to_expression(table.schema)
+        return _load(table, target.frame, columns, where)
+
+
+def _get_path(context: InputContext | OutputContext) -> str:
+    return join(context.asset_key.path if context.has_asset_key else context.get_identifier())
+
+
+def _find_table(store: Store, path: str) -> Table | None:
+    try:
+        return Table(store, path)
+    except NotFound:
+        return None
+
+
+def _create_table(store: Store, path: str, new: NewTable) -> Table:
+    if store.exists(f"{path}/_SUCCESS"):
+        raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
+    try:
+        return Table.create(store, path, new.schema, key=new.key, sort_by=new.sort_by)
+    except AlreadyExists:
+        # Another run of the asset, of another partition, has just created it.
+        return Table(store, path)
+
+
+def _to_arrow(obj: Any) -> pa.Table | pa.RecordBatchReader:  # noqa: ANN401 a value of any type
+    if type(obj).__module__.startswith("polars") and type(obj).__name__ == "LazyFrame":
+        obj = obj.collect()
+    if not hasattr(obj, "__arrow_c_stream__"):
+        message = (
+            f"cannot write {type(obj).__name__} to a table: the class has no __arrow_c_stream__ "
+            "(annotate the output as None if there is nothing to store)"
+        )
+        raise InvalidType(message)
+    stream = arrow_stream(obj)
+    return stream.read_all() if is_in_memory(obj) and isinstance(stream, pa.RecordBatchReader) else stream
+
+
+def _count_committed_rows(table: Table, version: int) -> int | None:
+    """Return the number of rows that a commit wrote, or None if a vacuum removed its version."""
+    try:
+        (entry,) = table.as_of(version).history(1)
+    except VersionExpired:
+        return None
+    rows: int | None = entry["operation"].get("rows")
+    return rows
+
+
+def _load(table: Table, frame: str, columns: list[str] | None, where: pc.Expression | None) -> object:
+    if frame == "polars.LazyFrame":
+        dataset = table.to_pyarrow_dataset()
+        lazy = sys.modules["polars"].scan_pyarrow_dataset(dataset if where is None else dataset.filter(where))
+        return lazy if columns is None else lazy.select(columns)
+    scan = table.scan(columns, where=where)
+    read = {
+        "pds.TableScan": lambda: scan,
+        "pyarrow.Table": scan.to_pyarrow,
+        "pyarrow.RecordBatchReader": scan.to_reader,
+        "polars.DataFrame": scan.to_polars,
+        "pandas.DataFrame": scan.to_pandas,
+    }
+    return read[frame]()
