@@ -1,9 +1,9 @@
 """The Dagster IO manager for tables, run by Dagster itself."""
 
-from __future__ import annotations
-
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import duckdb
@@ -14,10 +14,6 @@ import pytest
 
 import pds
 from pds.dagster import PdsTableIOManager
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "ü"], "day": [dt.date(2026, 1, 1)] * 3})
 
