@@ -12,8 +12,7 @@ from dagster import DagsterInvariantViolationError
 if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun, OutputContext, StepExecutionContext
 
-# The tags of a run that continues one that failed: re-executed from failure by hand, or retried by the daemon.
-_RESUMED: Final = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
+# The tag of a run that Dagster has started because its parent failed.
 _RETRIED: Final = "dagster/retry_number"
 
 
@@ -40,7 +39,7 @@ def make_idempotency_key(
     if context.has_asset_key and context.has_asset_partitions:
         parts += sorted(context.asset_partition_keys)
     if is_append:
-        run_id = find_first_run(step.dagster_run, step.instance).run_id
+        run_id = _find_first_run(step.dagster_run, context.step_key, step.instance).run_id
     elif isinstance(rows, pa.Table):
         run_id = context.run_id
         parts.append(_hash_rows(rows))
@@ -49,14 +48,23 @@ def make_idempotency_key(
     return f"dagster/{run_id}/{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
-def find_first_run(run: DagsterRun, instance: DagsterInstance) -> DagsterRun:
-    """Return the run that this one continues, or the run itself if it continues no other."""
-    while run.parent_run_id and (_RETRIED in run.tags or any(run.tags.get(tag) == "true" for tag in _RESUMED)):
+def _find_first_run(run: DagsterRun, step_key: str, instance: DagsterInstance) -> DagsterRun:
+    """Return the first run whose attempt of a step is completed by this run, or the run itself.
+
+    A re-execution completes the attempt of its parent if the step did not succeed there. Dagster's own retries of a run
+    complete all of its steps.
+    """
+    while run.parent_run_id is not None:
         parent = instance.get_run_by_id(run.parent_run_id)
-        if parent is None:
+        if parent is None or (_RETRIED not in run.tags and _has_succeeded(parent, step_key, instance)):
             break
         run = parent
     return run
+
+
+def _has_succeeded(run: DagsterRun, step_key: str, instance: DagsterInstance) -> bool:
+    statuses = [step.status for step in instance.get_run_step_stats(run.run_id, [step_key])]
+    return any(status is not None and status.value == "SUCCESS" for status in statuses)
 
 
 class _HashSink(io.RawIOBase):

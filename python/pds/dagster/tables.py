@@ -64,10 +64,11 @@ class PdsTableIOManager(ConfigurableIOManager):
     `polars.DataFrame`, `polars.LazyFrame`, `pandas.DataFrame` or `pds.TableScan`, with the rows of the partitions that
     the input maps to; or `pds.Table`, the whole snapshot. The input metadata `columns` is a list of column names.
 
-    Retries: an append is committed once, also if its step is retried, or its run is re-executed from failure: then the
-    rows of the attempt that was committed stay, even if a later attempt has other rows, and the log has a warning. The
-    other modes replace rows, so the last attempt wins; a retry with the same rows commits nothing. A new run,
-    or one that re-executes all steps by hand, writes anew.
+    Retries: an append is committed once by all attempts of a step: retries in a run, re-executions of a run in which
+    the step did not succeed, and Dagster's own retries of a run. The rows of the attempt that was committed stay, even
+    if a later one has other rows; the log has a warning then, and the metadata `replayed` is true. The other modes
+    replace rows, so they have those of the last attempt, and a retry in a run with the same rows commits nothing. A new
+    run writes anew, and so does a re-execution of a step that had succeeded.
 
     Args:
         url: The URL or path of the store, as for `pds.Store`.
