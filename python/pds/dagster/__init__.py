@@ -32,8 +32,20 @@ Example:
 
 from __future__ import annotations
 
-__all__ = ["DatasetIOManager", "PdsResource", "PdsTableIOManager", "dagster_io_manager"]
+__all__ = [
+    "DatasetIOManager",
+    "PdsResource",
+    "PdsTableIOManager",
+    "dagster_io_manager",
+    "pipeline_assets",
+    "pipeline_checks",
+    "table_sensor",
+    "verify_checks",
+]
 
+from pds.dagster.checks import verify_checks
 from pds.dagster.datasets import DatasetIOManager, dagster_io_manager
+from pds.dagster.pipelines import pipeline_assets, pipeline_checks
 from pds.dagster.resource import PdsResource
+from pds.dagster.sensors import table_sensor
 from pds.dagster.tables import PdsTableIOManager

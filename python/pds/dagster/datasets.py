@@ -17,7 +17,7 @@ from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, Remot
 
 if TYPE_CHECKING:
     import remote_store
-    from dagster import InputContext, OutputContext
+    from dagster import AssetKey, InputContext, OutputContext
 
     from pds import DatasetManifest, Store
 
@@ -72,6 +72,25 @@ class DatasetIOManager(IOManager):
 
     def __init__(self, datasets: ParquetDatasetStore) -> None:
         self._datasets = datasets
+
+    @property
+    def datasets(self) -> ParquetDatasetStore:
+        """The datasets of the store."""
+        return self._datasets
+
+    def list_datasets(self, asset_key: AssetKey) -> list[str]:
+        """Return the keys of the datasets of an asset: its own one, or those of its partitions."""
+        path = join(asset_key.path)
+        own = [path] if self._datasets.dataset_exists(path) else []
+        keys = own + self._datasets.list_datasets(path)
+        return [key for key in keys if self._get_asset_key(key) in (None, asset_key.to_string())]
+
+    def _get_asset_key(self, key: str) -> str | None:
+        """Return the asset that wrote a dataset, or None if that is not known."""
+        try:
+            return (self._datasets.read_manifest(key).metadata or {}).get(_ASSET_KEY)
+        except (NotFound, errors.ManifestCorrupted):
+            return None
 
     def handle_output(self, context: OutputContext, obj: object) -> None:
         """Write ``obj`` as the dataset of the output, or as one dataset for each partition.

@@ -45,6 +45,17 @@ def make_idempotency_key(
         parts.append(_hash_rows(rows))
     else:
         return None
+    return _format_key(run_id, parts)
+
+
+def make_update_key(step: StepExecutionContext) -> str:
+    """Return the idempotency key for the update of a pipeline: one for all attempts of a step."""
+    run = _find_first_run(step.dagster_run, step.step.key, step.instance)
+    return _format_key(run.run_id, [step.step.key])
+
+
+def _format_key(run_id: str, parts: list[str]) -> str:
+    # Step and partition keys may be longer than idempotency keys.
     return f"dagster/{run_id}/{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
