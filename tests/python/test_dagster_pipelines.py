@@ -168,11 +168,11 @@ def test_changes_are_pushed_once_by_the_retries_of_a_step(
 
 def test_a_stage_that_the_pipeline_lacks_is_refused(lake: PdsResource, instance: dg.DagsterInstance) -> None:
     pds.Table.create(lake.store, "orders", _orders(("", "", 0)).schema)
-    sales = pipeline_assets(declare, name="sales", stages=["doubled", "by_cusomer"])
+    sales = pipeline_assets(declare, name="sales", stages=["doubled", "by_month"])
     result = dg.materialize([sales], instance=instance, resources={"pds": lake}, raise_on_error=False)
     cause = result.failure_data_for_node("sales").error.cause
     assert cause.cls_name == "InvalidInput"
-    assert "by_cusomer" in cause.message
+    assert "by_month" in cause.message
     assert declare(lake).version == 0
     for stages in ([], "doubled"):
         with pytest.raises(pds.InvalidInput, match="stages"):

@@ -110,6 +110,17 @@ def test_several_partitions_are_one_commit(run: Callable[..., Any], lake: pds.St
     assert len({event.tags["dagster/data_version"] for event in events}) == 1
 
 
+def test_a_partition_without_rows_becomes_empty(run: Callable[..., Any], lake: pds.Store) -> None:
+    """Also if the rows have no columns, as those of an empty frame."""
+    for empty in (_rows(1).schema.empty_table(), pl.DataFrame(), pa.table({"day": []})):
+        values = {"2026-01-01": iter([_rows(1), empty]), "2026-01-02": iter([_rows(2)])}
+        orders = _make_asset(DAYS, BY_DAY, lambda key, values=values: next(values[key]))
+        for key in ("2026-01-01", "2026-01-02", "2026-01-01"):
+            (event,) = run(orders, partition_key=key).asset_materializations_for_node("orders")
+        assert _content(lake) == _as_content(_rows(2))
+        assert event.metadata["dagster/partition_row_count"].value == 0
+
+
 def test_static_and_dynamic_partitions(run: Callable[..., Any], lake: pds.Store, instance: dg.DagsterInstance) -> None:
     dynamic = dg.DynamicPartitionsDefinition(name="regions")
     instance.add_dynamic_partitions("regions", ["o'hara", 'a "b" c', "\\"])
@@ -323,6 +334,21 @@ def test_an_input_has_the_rows_of_its_partitions(run: Callable[..., Any]) -> Non
         "table": [*range(1, 8)],
     }
     assert seen["same"].num_rows == _rows(3).num_rows
+
+
+def test_an_input_without_partitions_has_no_rows(run: Callable[..., Any]) -> None:
+    seen: list[Any] = []
+    orders = _make_asset(DAYS, BY_DAY, lambda key: _rows(int(key[-2:])))
+    before = dg.TimeWindowPartitionMapping(-1, -1, allow_nonexistent_upstream_partitions=True)
+
+    @dg.asset(partitions_def=DAYS, ins={"orders": dg.AssetIn(partition_mapping=before)})
+    def consumer(orders: pa.Table) -> None:
+        seen.append(orders)
+
+    run(orders, partition_key="2026-01-01")
+    run(orders, consumer, partition_key="2026-01-01", selection=[consumer])
+    (rows,) = seen
+    assert rows.equals(_rows(1).slice(0, 0))
 
 
 # -- the filters -------------------------------------------------------------------

@@ -141,7 +141,7 @@ class PartitionGuard:
             yield batch
 
     def _check_table(self, rows: pa.Table) -> None:
-        if self._partitions is None or self._where is None:
+        if self._partitions is None or self._where is None or not rows.num_rows:
             return
         columns = self._partitions.columns
         for column in columns:
