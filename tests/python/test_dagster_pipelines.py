@@ -174,9 +174,10 @@ def test_a_stage_that_the_pipeline_lacks_is_refused(lake: PdsResource, instance:
     assert cause.cls_name == "InvalidInput"
     assert "by_month" in cause.message
     assert declare(lake).version == 0
-    for stages in ([], "doubled"):
-        with pytest.raises(pds.InvalidInput, match="stages"):
-            pipeline_assets(declare, name="sales", stages=stages)
+    for stages, text in (([], "stages"), ("doubled", "stages"), (["by customer"], "'by customer'")):
+        for make in (pipeline_assets, pipeline_checks):
+            with pytest.raises(pds.InvalidInput, match=text):
+                make(declare, name="sales", stages=stages)
 
 
 def test_stages_are_computed_anew_by_checks(

@@ -12,11 +12,14 @@ from dagster import (
     asset_check,
 )
 
+from pds import errors
 from pds.dagster.datasets import DatasetIOManager
 from pds.dagster.tables import PdsTableIOManager
-from pds.errors import InvalidInput, InvalidType, NotFound, RemoteStoreError
+from pds.errors import InvalidInput, InvalidType, NotFound
 
 _MAX_PROBLEMS: Final = 100
+# Errors that tell of damage; a store that cannot be reached is an error of the check itself.
+_DAMAGE: Final = (NotFound, errors.DatasetIncomplete, errors.ManifestCorrupted, errors.PartCorrupted)
 
 
 def verify_checks(
@@ -58,9 +61,7 @@ def _make_check(key: AssetKey, read_data: bool, blocking: bool, io_manager_key: 
                 return _verify_table(manager, key, read_data)
             if isinstance(manager, DatasetIOManager):
                 return _verify_datasets(manager, key, read_data)
-        except RemoteStoreError as error:
-            if isinstance(error, InvalidInput):
-                raise
+        except _DAMAGE as error:
             return make_check_result([(key.to_user_string(), str(error))], {})
         raise InvalidType(f"resource {io_manager_key!r} must be an IO manager of pds, not {type(manager).__name__}")
 
@@ -117,7 +118,7 @@ def _verify_datasets(manager: DatasetIOManager, key: AssetKey, read_data: bool) 
     for path in paths:
         try:
             report = manager.datasets.verify_dataset(path)
-        except RemoteStoreError as error:
+        except _DAMAGE as error:
             problems.append((path, str(error)))
         else:
             rows, parts, size = rows + report.rows, parts + report.parts, size + report.bytes

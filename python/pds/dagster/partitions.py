@@ -89,9 +89,9 @@ class Partitions(NamedTuple):
                     f'{self.label}: "pds/partition_expr" names the column {column!r}; there are {schema.names}'
                 )
             fields.append(schema.field(column))
-        return _combine(self._make_filter(fields, keys) for keys in _factorize(self.keys))
+        return _combine(self._make_product_filter(fields, keys) for keys in _factorize(self.keys))
 
-    def _make_filter(self, fields: list[pa.Field[Any]], keys: list[list[str]]) -> pc.Expression:
+    def _make_product_filter(self, fields: list[pa.Field[Any]], keys: list[list[str]]) -> pc.Expression:
         """Return the filter for all combinations of the keys of each dimension."""
         filters = [
             _make_filter(field, dimension.definition, values)
@@ -108,15 +108,18 @@ class PartitionGuard:
     """Refuses rows that are outside the partitions of a run, before they are written.
 
     Args:
-        partitions: The partitions, or None to let all rows pass.
-        where: Their filter.
+        partitions: The partitions.
         schema: The columns of the table.
+
+    Raises:
+        InvalidInput: As for `Partitions.to_expression`.
     """
 
-    def __init__(self, partitions: Partitions | None, where: pc.Expression | None, schema: pa.Schema) -> None:
+    def __init__(self, partitions: Partitions, schema: pa.Schema) -> None:
         self._partitions = partitions
-        self._where = where
         self._schema = schema
+        self.where = partitions.to_expression(schema)
+        """The filter of the partitions."""
         self.failure: InvalidInput | None = None
         """What was refused while a stream was read."""
 
@@ -141,7 +144,7 @@ class PartitionGuard:
             yield batch
 
     def _check_table(self, rows: pa.Table) -> None:
-        if self._partitions is None or self._where is None or not rows.num_rows:
+        if not rows.num_rows:
             return
         columns = self._partitions.columns
         for column in columns:
@@ -152,7 +155,7 @@ class PartitionGuard:
             values = rows.select(columns).cast(pa.schema(types))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidInput(f"the columns {columns} do not have the types of the table: {error}") from error
-        outside = values.filter(~_is_true(self._where))
+        outside = values.filter(~_is_true(self.where))
         if outside.num_rows:
             message = (
                 f"{outside.num_rows} of {rows.num_rows} rows are not in {self._partitions}, such as one with "

@@ -1,8 +1,9 @@
 """Pipelines as assets."""
 
 # Dagster does not know the annotation of a context that is text, so annotations are evaluated here.
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dagster import (
     AssetCheckExecutionContext,
@@ -26,6 +27,7 @@ from pds.errors import InvalidInput, NotFound
 
 Declare = Callable[[PdsResource], Pipeline]
 MakeChanges = Callable[[AssetExecutionContext], Mapping[str, Changes | Replace]]
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 Stages = Sequence[str] | Mapping[str, Sequence[str]]
 
 
@@ -64,7 +66,8 @@ def pipeline_assets(
         resource_key: The resource key of the `PdsResource`.
 
     Raises:
-        InvalidInput: There are no stages. Runs raise it for a stage that the pipeline does not have.
+        InvalidInput: There are no stages, or Dagster does not take a name. Runs raise it for a stage that the pipeline
+            does not have.
     """
     dependencies = _check_stages(stages)
     specs = [
@@ -154,6 +157,13 @@ def _check_stages(stages: Stages) -> dict[str, Sequence[str]]:
     dependencies: dict[str, Sequence[str]] = dict(stages) if isinstance(stages, Mapping) else dict.fromkeys(stages, ())
     if isinstance(stages, str) or not dependencies:
         raise InvalidInput("stages must be a list of names, or a dict of dependencies by name")
+    for stage in dependencies:
+        if not _NAME.fullmatch(stage):
+            message = (
+                f"stage {stage!r} cannot be an asset: Dagster takes ASCII letters, digits, _ and -. Rename it "
+                "(a stored stage by Pipeline.rename)"
+            )
+            raise InvalidInput(message)
     return dependencies
 
 

@@ -107,22 +107,22 @@ class PdsTableIOManager(ConfigurableIOManager):
         """
         options = TableOptions.of(context.definition_metadata, self.mode)
         partitions = Partitions.of(context, options.partition_expr)
-        rows = _to_arrow(obj)
-        table = _find_table(self.store, _get_path(context))
+        rows, path = _to_arrow(obj), _get_path(context)
+        table = _find_table(self.store, path)
         options.check_table(table)
-        new = NewTable.of(rows.schema, options.key, options.sort_by)
-        schema = new.schema if table is None else table.schema
-        where = None if partitions is None else partitions.to_expression(schema)
-        guard = PartitionGuard(partitions, where, schema)
-        guarded = guard.check(rows)
+        schema = NewTable.of(rows.schema, (), ()).schema if table is None else table.schema
+        guard = None if partitions is None else PartitionGuard(partitions, schema)
+        guarded, where = (rows, None) if guard is None else (guard.check(rows), guard.where)
         key = make_idempotency_key(context, rows, is_append=options.mode == "append")
         if table is None:
-            table = _create_table(self.store, _get_path(context), new)
+            table = _create_table(self.store, path, schema, options)
         try:
             result = options.write(table, guarded, where, key)
-        except RemoteStoreError as error:
+        except RemoteStoreError:
             # The engine has the message of an error that was raised while it read a stream, and not its type.
-            raise (guard.failure or error) from error.__cause__
+            if guard is not None and guard.failure is not None:
+                raise guard.failure from None
+            raise
         self._report(context, table, result, partitions)
 
     def _report(
@@ -186,11 +186,11 @@ def _find_table(store: Store, path: str) -> Table | None:
         return None
 
 
-def _create_table(store: Store, path: str, new: NewTable) -> Table:
+def _create_table(store: Store, path: str, schema: pa.Schema, options: TableOptions) -> Table:
     if store.exists(f"{path}/_SUCCESS"):
         raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
     try:
-        return Table.create(store, path, new.schema, key=new.key, sort_by=new.sort_by)
+        return Table.create(store, path, schema, key=options.key, sort_by=options.sort_by)
     except AlreadyExists:
         # Another run of the asset, of another partition, has just created it.
         return Table(store, path)
