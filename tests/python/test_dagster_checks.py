@@ -201,6 +201,15 @@ def test_commits_that_change_no_row_start_no_run(lake: pds.Store, evaluate: Call
     assert len(evaluate()) == 1
 
 
+@pytest.mark.parametrize("cursor", ["", "1", "x", "99 abc", "2 abc"])
+def test_a_cursor_that_the_sensor_has_not_set_is_an_old_one(
+    lake: pds.Store, instance: dg.DagsterInstance, cursor: str
+) -> None:
+    pds.Table.create(lake, "orders", ROWS.schema).append(ROWS)
+    context = dg.build_sensor_context(instance=instance, cursor=cursor, resources={"pds": PdsResource(url=lake.url)})
+    assert table_sensor("orders", target="downstream").evaluate_tick(context).run_requests
+
+
 def test_a_table_that_was_created_anew_is_a_new_one(
     lake: pds.Store, evaluate: Callable[[], list[dg.RunRequest]]
 ) -> None:

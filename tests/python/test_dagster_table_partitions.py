@@ -145,6 +145,19 @@ def test_two_dimensions(run: Callable[..., Any], lake: pds.Store) -> None:
     assert _content(lake) == _as_content(*(_rows(day, region=region) for day, region in cells))
 
 
+def test_cells_of_two_dimensions_by_text_and_by_range(run: Callable[..., Any], lake: pds.Store) -> None:
+    def make(*keys: str) -> pa.Table:
+        parts = [DAYS_AND_REGIONS.get_partition_key_from_str(key).keys_by_dimension for key in keys]
+        return pa.concat_tables([_rows(int(part["day"][-2:]), n=len(keys), region=part["region"]) for part in parts])
+
+    orders = _make_asset(DAYS_AND_REGIONS, BY_DAY_AND_REGION, make)
+    run(orders, keys=("2026-01-01|eu", "2026-01-02|o'hara"))
+    run(orders, partition_key="2026-01-02|eu")
+    assert _content(lake) == _as_content(
+        _rows(1, n=4), _rows(1, n=4, region="o'hara"), _rows(2, n=1), _rows(2, n=4, region="o'hara")
+    )
+
+
 @pytest.mark.parametrize("mode", ["overwrite", "append", "upsert"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("day", [2, None])

@@ -53,7 +53,8 @@ class InputType(NamedTuple):
             # The module of a class in an annotation is already imported.
             if module in sys.modules and annotation is getattr(sys.modules[module], attribute):
                 return cls(name, is_mapping=False, allows_mapping=False)
-        msg = f"cannot load {annotation!r}: use one of {', '.join(frames)}, or a dict of it"
+        others = ", or a dict of it" if frames is FRAMES else ""
+        msg = f"cannot load {annotation!r}: use one of {', '.join(frames)}{others}"
         raise InvalidType(msg)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from dagster import InputContext, MultiPartitionKey, OutputContext, PartitionsDefinition
+    from dagster import InputContext, OutputContext, PartitionsDefinition
 
 
 class Dimension(NamedTuple):
@@ -58,7 +58,7 @@ class Partitions(NamedTuple):
                 )
                 raise InvalidInput(message)
             names = list(definitions)
-            by_dimension = [cast("MultiPartitionKey", key).keys_by_dimension for key in keys]
+            by_dimension = [definition.get_partition_key_from_str(key).keys_by_dimension for key in keys]
             dimensions = [Dimension(_check_column(label, columns[name]), definitions[name]) for name in names]
             return cls(label, dimensions, [tuple(key[name] for name in names) for key in by_dimension])
         return cls(label, [Dimension(_check_column(label, columns), definition)], [(key,) for key in keys])
@@ -151,7 +151,7 @@ class PartitionGuard:
             if column not in rows.column_names:
                 raise InvalidInput(f"the rows have no column {column!r}, which {self._partitions} is in")
         try:
-            types = {name: self._schema.field(name).type for name in columns}
+            types = {name: _get_value_type(self._schema.field(name)) for name in columns}
             values = rows.select(columns).cast(pa.schema(types))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidInput(f"the columns {columns} do not have the types of the table: {error}") from error
@@ -216,6 +216,10 @@ def _make_filter(field: pa.Field[Any], definition: PartitionsDefinition[str], ke
     return _combine((column >= _to_moment(field, start)) & (column < _to_moment(field, end)) for start, end in ranges)
 
 
+def _get_value_type(field: pa.Field[Any]) -> Any:  # noqa: ANN401 a type of any kind
+    return field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+
+
 def _to_value(field: pa.Field[Any], key: str) -> Any:  # noqa: ANN401 a scalar of any type
     """Return the value of a column for a partition key.
 
@@ -223,7 +227,7 @@ def _to_value(field: pa.Field[Any], key: str) -> Any:  # noqa: ANN401 a scalar o
         InvalidInput: The type is not text, whole numbers, booleans or dates, or the key is not such a value.
     """
     types: Any = pa.types
-    data_type = field.type.value_type if types.is_dictionary(field.type) else field.type
+    data_type = _get_value_type(field)
     if types.is_string(data_type) or types.is_large_string(data_type):
         return pa.scalar(key, data_type)
     if not (types.is_integer(data_type) or types.is_boolean(data_type) or types.is_date32(data_type)):

@@ -70,9 +70,10 @@ def table_sensor(
 
 def _has_new_rows(table: Table, cursor: str | None) -> bool:
     """Return whether a commit after that of the cursor may have changed rows."""
-    if cursor is None:
+    version, _, commit_id = (cursor or "").partition(" ")
+    # A person may have set the cursor.
+    if not version.isdecimal():
         return True
-    version, _, commit_id = cursor.partition(" ")
     count = table.version - int(version)
     if not 0 < count <= _MAX_COMMITS:
         return True
