@@ -170,17 +170,17 @@ def test_a_sensor_requests_a_run_for_a_new_version(
     assert evaluate() == []
     table = pds.Table.create(lake, "silver/orders", ROWS.schema)
     table.append(ROWS)
-    requests = [evaluate(), evaluate()]
+    ticks = [evaluate(), evaluate()]
     table.append(ROWS)
     table.append(ROWS)
-    requests += [evaluate(), evaluate()]
+    ticks += [evaluate(), evaluate()]
 
-    assert [len(found) for found in requests] == [1, 0, 1, 0]
-    keys = [request.run_key for found in requests for request in found]
+    assert [len(requests) for requests in ticks] == [1, 0, 1, 0]
+    keys = [request.run_key for requests in ticks for request in requests]
     history = {entry["version"]: entry["commit_id"] for entry in table.history()}
     assert keys == [f"{version} {history[version]}" for version in (2, 4)]
-    assert requests[2][0].tags["pds/version"] == "4"
-    assert requests[2][0].tags["pds/table"] == "silver/orders"
+    assert ticks[2][0].tags["pds/version"] == "4"
+    assert ticks[2][0].tags["pds/table"] == "silver/orders"
 
 
 def test_commits_that_change_no_row_start_no_run(lake: pds.Store, evaluate: Callable[[], list[dg.RunRequest]]) -> None:

@@ -79,7 +79,7 @@ def _get_keys(asset: object) -> list[AssetKey]:
 
 
 def make_check_result(problems: list[tuple[str, str]], metadata: dict[str, Any]) -> AssetCheckResult:
-    """Return the result of a check that has found problems, as pairs of an object and a text."""
+    """Return the result of a check with these problems, which are pairs of an object and a text; none if it passed."""
     if not problems:
         return AssetCheckResult(passed=True, metadata=metadata)
     path, text = problems[0]

@@ -27,8 +27,8 @@ from pds.errors import InvalidInput, NotFound
 
 Declare = Callable[[PdsResource], Pipeline]
 MakeChanges = Callable[[AssetExecutionContext], Mapping[str, Changes | Replace]]
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 Stages = Sequence[str] | Mapping[str, Sequence[str]]
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def pipeline_assets(
@@ -188,8 +188,8 @@ def _make_result(
         }
     is_changed = result is not None and (result.replayed or (changed is not None and changed.keys_out > 0))
     base_version = version if result is None else version - 1
-    kept = None if is_changed else _find_data_version(context, key, base_version)
-    return MaterializeResult(asset_key=key, metadata=metadata, data_version=DataVersion(kept or commit_id))
+    earlier = None if is_changed else _find_data_version(context, key, base_version)
+    return MaterializeResult(asset_key=key, metadata=metadata, data_version=DataVersion(earlier or commit_id))
 
 
 def _find_data_version(context: AssetExecutionContext, key: AssetKey, version: int) -> str | None:
