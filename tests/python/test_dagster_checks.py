@@ -136,9 +136,9 @@ def test_the_keys_of_checks() -> None:
     def both() -> Iterator[dg.MaterializeResult[None]]:
         yield dg.MaterializeResult(asset_key="a")
 
-    checks = verify_checks(both, "b/d", dg.AssetKey(["e"]))
+    checks = verify_checks(both, "b/d", dg.AssetKey(["e"]), dg.AssetSpec("f"))
     keys = [key.asset_key.to_user_string() for check in checks for key in check.check_keys]
-    assert keys == ["a", "b/c", "b/d", "e"]
+    assert keys == ["a", "b/c", "b/d", "e", "f"]
     with pytest.raises(pds.InvalidType, match="int"):
         verify_checks(7)  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from dagster import (
     AssetChecksDefinition,
     AssetKey,
     AssetsDefinition,
+    AssetSpec,
     asset_check,
 )
 
@@ -23,7 +24,7 @@ _DAMAGE: Final = (NotFound, errors.DatasetIncomplete, errors.ManifestCorrupted, 
 
 
 def verify_checks(
-    *assets: AssetsDefinition | AssetKey | str,
+    *assets: AssetsDefinition | AssetSpec | AssetKey | str,
     read_data: bool = True,
     blocking: bool = False,
     io_manager_key: str = "io_manager",
@@ -34,14 +35,14 @@ def verify_checks(
     exist fails its check. The whole newest snapshot is checked, or the datasets of all partitions.
 
     Args:
-        assets: The assets, or their keys. All assets of a multi-asset are checked.
+        assets: The assets, their specs or their keys. All assets of a multi-asset are checked.
         read_data: Whether every byte is read, and compared with its checksums, as by `Table.verify`. Otherwise it is
             checked that the objects exist with the right sizes, as by `Table.check`; for tables only.
         blocking: Whether assets downstream wait for the check, and are not run if it fails.
         io_manager_key: The resource key of the IO manager.
 
     Raises:
-        InvalidType: An asset is none.
+        InvalidType: An argument is not an asset.
     """
     return [_make_check(key, read_data, blocking, io_manager_key) for asset in assets for key in _get_keys(asset)]
 
@@ -71,11 +72,15 @@ def _make_check(key: AssetKey, read_data: bool, blocking: bool, io_manager_key: 
 def _get_keys(asset: object) -> list[AssetKey]:
     if isinstance(asset, AssetsDefinition):
         return sorted(asset.keys)
+    if isinstance(asset, AssetSpec):
+        return [asset.key]
     if isinstance(asset, AssetKey):
         return [asset]
     if isinstance(asset, str):
         return [AssetKey.from_user_string(asset)]
-    raise InvalidType(f"an asset must be an asset definition, an AssetKey or a string, not {type(asset).__name__}")
+    raise InvalidType(
+        f"an asset must be an asset definition, an AssetSpec, an AssetKey or a string, not {type(asset).__name__}"
+    )
 
 
 def make_check_result(problems: list[tuple[str, str]], metadata: dict[str, Any]) -> AssetCheckResult:
