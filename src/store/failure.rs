@@ -180,6 +180,8 @@ const PERMANENT_ERROR_CODES: [&str; 7] = [
 fn is_permanent(text: &str) -> bool {
     let answer = error_answer(text);
     match answer.get(..3) {
+        // Of a listing; that of an object is `NotFound`.
+        Some("404") => answer.contains("NoSuchBucket") || answer.contains("ContainerNotFound"),
         Some("405" | "411" | "413" | "414" | "431" | "451" | "501") => true,
         Some("400") => PERMANENT_ERROR_CODES
             .iter()

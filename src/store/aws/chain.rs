@@ -110,14 +110,14 @@ impl CredentialChain {
 
     /// The profile `default`, else what the machine offers.
     async fn of_default(&self, config: &ProviderConfig) -> Result<Fetched> {
-        let mut looked_at = vec![
+        let mut attempts = vec![
             "the environment: AWS_ACCESS_KEY_ID is not set".to_owned(),
             format!("a web identity: {TOKEN_FILE} is not set"),
         ];
         match self.of_profile("default", config).await {
             Ok(fetched) => return Ok(fetched),
             Err(CredentialsError::CredentialsNotLoaded(_)) => {
-                looked_at.push(format!("the profile \"default\": {NOT_LOADED}"));
+                attempts.push(format!("the profile \"default\": {NOT_LOADED}"));
             }
             Err(e) => return Err(profile_error("default", &e)),
         }
@@ -129,15 +129,15 @@ impl CredentialChain {
             let outcome = self.ask(&provider, PROVIDER_TIMEOUT).await;
             return outcome.map_err(|e| service_error("the container's service", &e));
         }
-        looked_at.push(format!(
+        attempts.push(format!(
             "a container: {} is not set",
             CONTAINER_VARIABLES[0]
         ));
         match self.of_instance(config).await {
             Ok(fetched) => Ok(fetched),
             Err(reason) => {
-                looked_at.push(format!("the metadata service of an instance: {reason}"));
-                Err(nowhere(&looked_at))
+                attempts.push(format!("the metadata service of an instance: {reason}"));
+                Err(nowhere(&attempts))
             }
         }
     }
@@ -238,8 +238,8 @@ fn service_error(place: &str, error: &CredentialsError) -> Error {
 }
 
 /// The error where every place was looked at.
-fn nowhere(looked_at: &[String]) -> Error {
-    denied(format!("no AWS credentials; looked at {}", looked_at.join("; "))).with_hint(
+fn nowhere(attempts: &[String]) -> Error {
+    denied(format!("no AWS credentials; looked at {}", attempts.join("; "))).with_hint(
         "aws configure or aws sso login; or name a profile by aws_profile, pass aws_access_key_id and \
          aws_secret_access_key, or, for a public bucket, aws_skip_signature=true",
     )

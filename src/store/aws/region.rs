@@ -140,9 +140,9 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{}/bucket", listener.local_addr().unwrap());
             let answer = format!("HTTP/1.1 {status}\r\n{header}content-length: 0\r\n\r\n");
-            let (found, line) =
+            let (answered, line) =
                 tokio::join!(ask(&url, LONG_TIMEOUT), answer_once(listener, &answer));
-            assert_eq!(found.unwrap().as_deref(), region, "{status}");
+            assert_eq!(answered.unwrap().as_deref(), region, "{status}");
             assert_eq!(line, "HEAD /bucket HTTP/1.1");
         }
     }
