@@ -21,6 +21,7 @@ mod create_with_rows;
 mod delete;
 mod delta_log;
 mod explain;
+mod export;
 mod external;
 mod findings;
 pub mod format;

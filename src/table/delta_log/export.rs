@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use super::actions::ExportState;
 use super::exporter::Exporter;
 use super::log_files::{self, Log};
-use super::ownership::is_of_table;
 use super::rebuild::remove_log;
-use super::version::Version;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::TableColumns;
 use crate::table::Table;
+use crate::table::export::{Version, identity, is_of_table, left_out_after, resolve};
 use crate::table::format::TableManifest;
 
 /// How often an export starts again because a vacuum removed versions during it.
@@ -74,7 +71,7 @@ async fn try_export(table: &Table, left_out: Option<&[u32]>) -> Result<DeltaExpo
     let log = Log::list(table).await?;
     let last = log.last_state(table).await?;
     if let Some(last) = &last {
-        match is_of_table(table, &newest, last).await? {
+        match is_of_table(table, &newest, last.version, &last.commit_id).await? {
             Some(true) => {}
             Some(false) => return Err(log_files::other_table_error(table, last.version)),
             None => return Err(unknown_error(table, last.version)),
@@ -91,7 +88,7 @@ async fn try_export(table: &Table, left_out: Option<&[u32]>) -> Result<DeltaExpo
     check_checkpoints(table, &log).await?;
     let left_out = match &last {
         None => left_out.unwrap_or_default().to_vec(),
-        Some(last) => left_out_after(&newest, last, left_out)?,
+        Some(last) => left_out_after(&newest, &last.left_out, last.last_id, left_out)?,
     };
     let last_version = last.as_ref().map(|last| last.version);
     let mut exporter = match last {
@@ -144,28 +141,6 @@ async fn check_checkpoints(table: &Table, log: &Log) -> Result<()> {
         return Ok(());
     }
     Err(log_files::other_table_error(table, highest))
-}
-
-/// The columns that an export leaves out after another one: those of that one, and of those that are new since then any.
-fn left_out_after(
-    newest: &TableManifest,
-    last: &ExportState,
-    asked: Option<&[u32]>,
-) -> Result<Vec<u32>> {
-    let Some(asked) = asked else {
-        return Ok(last.left_out.clone());
-    };
-    let columns = || newest.schema.columns.iter();
-    let is_known = |id: &&u32| **id <= last.last_id && columns().any(|column| column.id == **id);
-    let known = |ids: &[u32]| ids.iter().filter(is_known).copied().collect::<Vec<_>>();
-    if known(asked) == known(&last.left_out) {
-        return Ok(asked.to_vec());
-    }
-    let left_out = columns().filter(|column| last.left_out.contains(&column.id));
-    let names: Vec<&str> = left_out.map(|column| column.name.as_str()).collect();
-    Err(Error::invalid(format!(
-        "leave_out differs from that of the last export, which was {names:?}; with rebuild=True the log is written anew"
-    )))
 }
 
 /// Whether readers have much to read after the newest checkpoint.
@@ -254,34 +229,4 @@ async fn load(table: &Table, newest: &Arc<TableManifest>, version: u64) -> Resul
         None => table.manifest_at(version).await?,
     };
     Version::load(table, manifest).await
-}
-
-/// The manifest that gives the Delta table its identity: that of the first version, if it is still there.
-async fn identity(table: &Table, newest: &Arc<TableManifest>) -> Result<Arc<TableManifest>> {
-    if newest.version > 1 && newest.retains(1) {
-        return table.manifest_at(1).await;
-    }
-    Ok(Arc::clone(newest))
-}
-
-/// The ids of columns, sorted; without those that were dropped.
-fn resolve(manifest: &TableManifest, names: &[String]) -> Result<Vec<u32>> {
-    let columns = TableColumns::from_manifest(manifest)?;
-    let is_dropped = |name: &String| {
-        let is_there = manifest.schema.columns.iter().any(|c| c.name == *name);
-        !is_there
-            && manifest
-                .schema
-                .retired
-                .values()
-                .any(|stored| stored == name)
-    };
-    let names: Vec<String> = names
-        .iter()
-        .filter(|name| !is_dropped(name))
-        .cloned()
-        .collect();
-    let mut ids = columns.ids_of(&names).map_err(|e| e.context("leave_out"))?;
-    ids.sort_unstable();
-    Ok(ids)
 }

@@ -1,7 +1,6 @@
 //! Exports versions: vectors first, then the file of the version.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -12,14 +11,13 @@ use super::checkpoint::CheckpointWriter;
 use super::file_check::check_file;
 use super::head;
 use super::log_files::{self, Match};
-use super::paths::needs_encoding;
 use super::schema::{DeltaSchema, TYPE_WIDENING};
-use super::vectors::{DeletedRows, VectorKey, deleted_rows, to_uuid};
-use super::version::{FileChanges, Version};
+use super::vectors::{DeletedRows, deleted_rows};
+use super::version::FileChanges;
 use crate::error::{Error, Result};
 use crate::table::Table;
+use crate::table::export::{DeletionKey, Version, needs_encoding, to_uuid};
 use crate::table::format::TableManifest;
-use crate::table::snapshot_reader::SnapshotReader;
 use crate::versions::TimestampMicros;
 
 /// The number of files that are opened, and of vectors that are written, at once.
@@ -42,7 +40,7 @@ pub(super) struct Exporter<'t> {
     metadata_hash: Option<String>,
     last: Option<ExportState>,
     /// The deleted rows that were computed for the newest version.
-    computed: HashMap<VectorKey, DeletedRows>,
+    computed: HashMap<DeletionKey, DeletedRows>,
     pub(super) versions: u64,
     pub(super) bytes: u64,
 }
@@ -200,7 +198,7 @@ impl<'t> Exporter<'t> {
         older: Option<&Version>,
         version: &Version,
         changes: &FileChanges,
-        new_rows: &HashMap<VectorKey, DeletedRows>,
+        new_rows: &HashMap<DeletionKey, DeletedRows>,
         schema: &DeltaSchema,
     ) -> Vec<Action> {
         let data_change = !version.is_rewrite();
@@ -355,12 +353,6 @@ impl<'t> Exporter<'t> {
         }))
     }
 
-    async fn reader(&self, version: &Version, files: &[usize]) -> Result<SnapshotReader> {
-        let files = files.iter().map(|file| version.files[*file].clone());
-        let (manifest, columns) = (Arc::clone(&version.manifest), version.columns.clone());
-        SnapshotReader::with_files(self.table, manifest, columns, files.collect()).await
-    }
-
     /// Refuses files that readers of Delta would read wrongly.
     async fn check_files(
         &self,
@@ -368,7 +360,7 @@ impl<'t> Exporter<'t> {
         files: &[usize],
         schema: &DeltaSchema,
     ) -> Result<()> {
-        let reader = self.reader(version, files).await?;
+        let reader = version.reader(self.table, files).await?;
         let allows_narrower = self.features.contains(TYPE_WIDENING);
         let checks =
             (0..files.len()).map(|file| check_file(&reader, file, schema, allows_narrower));
@@ -386,8 +378,8 @@ impl<'t> Exporter<'t> {
         version: &Version,
         files: &[usize],
         writes: bool,
-    ) -> Result<HashMap<VectorKey, DeletedRows>> {
-        let keys = |file: &usize| Some((*file, version.vector_key(*file)?.clone()));
+    ) -> Result<HashMap<DeletionKey, DeletedRows>> {
+        let keys = |file: &usize| Some((*file, version.deletion_key(*file)?.clone()));
         let (known, unknown): (Vec<_>, Vec<_>) = files
             .iter()
             .filter_map(keys)
@@ -396,9 +388,9 @@ impl<'t> Exporter<'t> {
             let rows = self.computed.get(&key)?.clone();
             Some((key, rows))
         });
-        let mut rows: HashMap<VectorKey, DeletedRows> = known.collect();
+        let mut rows: HashMap<DeletionKey, DeletedRows> = known.collect();
         let positions: Vec<usize> = unknown.iter().map(|(file, _)| *file).collect();
-        let reader = self.reader(version, &positions).await?;
+        let reader = version.reader(self.table, &positions).await?;
         let table = self.table;
         let computations = unknown.iter().enumerate().map(|(at, (_, key))| {
             let reader = &reader;
@@ -428,7 +420,7 @@ impl<'t> Exporter<'t> {
 fn refuse_escaped(
     version: &Version,
     files: &[usize],
-    rows: &HashMap<VectorKey, DeletedRows>,
+    rows: &HashMap<DeletionKey, DeletedRows>,
 ) -> Result<()> {
     for file in files {
         let path = &version.files[*file].file.path;
@@ -443,8 +435,12 @@ fn refuse_escaped(
 }
 
 /// The deleted rows of a file, of those that were computed.
-fn rows_of(version: &Version, file: usize, rows: &HashMap<VectorKey, DeletedRows>) -> DeletedRows {
-    let key = version.vector_key(file);
+fn rows_of(
+    version: &Version,
+    file: usize,
+    rows: &HashMap<DeletionKey, DeletedRows>,
+) -> DeletedRows {
+    let key = version.deletion_key(file);
     key.and_then(|key| rows.get(key))
         .cloned()
         .unwrap_or(DeletedRows::None)

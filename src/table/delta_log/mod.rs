@@ -13,8 +13,6 @@ mod exporter;
 mod file_check;
 mod head;
 mod log_files;
-mod ownership;
-mod paths;
 mod rebuild;
 mod schema;
 mod statistics;

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::exporter::Exporter;
 use super::log_files::{self, Log};
-use super::ownership::is_of_table;
-use super::version::Version;
 use crate::error::{Error, Result};
 use crate::table::Table;
+use crate::table::export::{Version, is_of_table};
 use crate::table::format::TableManifest;
 
 /// Removes the log, unless the newest version cannot be exported. Returns the columns to leave out: those that were given,
@@ -21,16 +20,18 @@ pub(super) async fn remove_log(
     let left_out = match (left_out, last) {
         (Some(left_out), _) => left_out,
         (None, None) => Vec::new(),
-        (None, Some(last)) => match is_of_table(table, newest, &last).await? {
-            Some(true) => last.left_out,
-            Some(false) => Vec::new(),
-            None if last.left_out.is_empty() => Vec::new(),
-            None => {
-                return Err(Error::invalid(
-                    "it is not known whether the log is of this table: give leave_out, the columns to leave out",
-                ));
+        (None, Some(last)) => {
+            match is_of_table(table, newest, last.version, &last.commit_id).await? {
+                Some(true) => last.left_out,
+                Some(false) => Vec::new(),
+                None if last.left_out.is_empty() => Vec::new(),
+                None => {
+                    return Err(Error::invalid(
+                        "it is not known whether the log is of this table: give leave_out, the columns to leave out",
+                    ));
+                }
             }
-        },
+        }
     };
     let version = Version::load(table, Arc::clone(newest)).await?;
     let mut exporter = Exporter::new(table, newest, left_out.clone());

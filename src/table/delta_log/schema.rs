@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use arrow_schema::DataType;
 use serde_json::{Value, json};
 
-use super::types::{self, DeltaType, can_widen, first_ambiguous};
+use super::types::{self, DeltaType, can_widen};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
+use crate::table::export::first_ambiguous;
 use crate::table::format::{ColumnSchema, TableManifest};
 
 /// Features of the protocol; see "Table Features" there.

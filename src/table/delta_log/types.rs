@@ -8,6 +8,8 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use serde_json::{Value, json};
 
+use crate::table::export::first_ambiguous;
+
 /// The most digits of a decimal of Delta.
 const MAX_DIGITS: u8 = 38;
 
@@ -159,14 +161,6 @@ fn new_fields(fields: &Fields) -> Result<Vec<DeltaField>, String> {
         )),
         None => Ok(fields),
     }
-}
-
-/// A name that another one equals but for its case, which Delta does not tell apart.
-pub(super) fn first_ambiguous<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut seen = std::collections::HashSet::new();
-    names
-        .into_iter()
-        .find(|name| !seen.insert(name.to_lowercase()))
 }
 
 fn map(entries: &Field) -> Result<DeltaType, String> {

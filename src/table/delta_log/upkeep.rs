@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::export::{DeltaOptions, export_delta};
 use super::log_files::{self, Log};
-use super::ownership::is_of_table;
 use super::vectors;
 use crate::error::{ErrorKind, Result};
 use crate::table::Table;
+use crate::table::export::is_of_table;
 use crate::versions::remove_versions;
 use crate::versions::vacuum::{VacuumReport, vacuum_after};
 
@@ -48,7 +48,7 @@ pub async fn drop_exported(table: &Table) -> Result<()> {
         last => last?,
     };
     if let Some(last) = last
-        && is_of_table(table, &newest, &last).await? == Some(true)
+        && is_of_table(table, &newest, last.version, &last.commit_id).await? == Some(true)
     {
         log_files::remove(table).await?;
     }

@@ -1,29 +1,15 @@
-//! The files of a version as Delta has them, and how they differ from those of the version before.
+//! How the files of a version differ from those of the version before, and the actions for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use super::actions::{Add, DeletionVector, Remove};
-use super::paths::encode_path;
 use super::schema::{DELETION_VECTORS, DeltaSchema, TYPE_WIDENING};
 use super::statistics::statistics;
-use super::vectors::VectorKey;
 use crate::error::{Error, Result};
-use crate::files::{DataFile, TableColumns};
-use crate::table::format::TableManifest;
-use crate::table::listing::all_files;
+use crate::files::DataFile;
+use crate::table::export::{Version, encode_path};
+use crate::table::names;
 use crate::table::snapshot_file::SnapshotFile;
-use crate::table::targets::FileIndex;
-use crate::table::{Table, names};
-
-/// A version of a table with its data files.
-pub(super) struct Version {
-    pub(super) manifest: Arc<TableManifest>,
-    pub(super) columns: TableColumns,
-    pub(super) files: Vec<SnapshotFile>,
-    /// By the path of a file that tombstones are about.
-    vector_keys: HashMap<String, VectorKey>,
-}
 
 /// The differences of the files of two versions, by their positions in these.
 #[derive(Debug, Default)]
@@ -37,39 +23,10 @@ pub(super) struct FileChanges {
 }
 
 impl Version {
-    /// Reads the lists of files.
-    pub(super) async fn load(table: &Table, manifest: Arc<TableManifest>) -> Result<Self> {
-        let columns = TableColumns::from_manifest(&manifest)?;
-        let files = all_files(table, &manifest).await?;
-        let index = FileIndex::of_files(&files);
-        let mut tombstones: HashMap<&str, BTreeSet<&str>> = HashMap::new();
-        for entry in &manifest.tombstones {
-            for file in index.targets_of(entry) {
-                tombstones.entry(file).or_default().insert(&entry.path);
-            }
-        }
-        let keys = tombstones.into_iter().map(|(file, paths)| {
-            let key = VectorKey::new(&manifest, file, &paths);
-            (file.to_owned(), key)
-        });
-        let vector_keys = keys.collect();
-        Ok(Self {
-            manifest,
-            columns,
-            files,
-            vector_keys,
-        })
-    }
-
-    /// What the name of a file's vector follows from; `None` if no tombstone is about the file.
-    pub(super) fn vector_key(&self, file: usize) -> Option<&VectorKey> {
-        self.vector_keys.get(&self.files[file].file.path)
-    }
-
     /// What readers must know of the version.
     pub(super) fn features(&self, schema: &DeltaSchema) -> Result<BTreeSet<&'static str>> {
         let mut features = schema.features();
-        if !self.vector_keys.is_empty() {
+        if !self.deletion_keys.is_empty() {
             features.insert(DELETION_VECTORS);
         }
         // The files of writers that began before a column was widened have the narrower type; of others that is not known.
@@ -109,7 +66,7 @@ impl Version {
         for (at, SnapshotFile { file, .. }) in self.files.iter().enumerate() {
             match (removed.remove(file.path.as_str()), older) {
                 (Some(old), Some(older)) => {
-                    let key = |version: &Self| version.vector_keys.get(&file.path).cloned();
+                    let key = |version: &Self| version.deletion_keys.get(&file.path).cloned();
                     let is_replaced = !file.has_rows_of(&old_files[old].file);
                     if is_replaced {
                         changes.replaced.push(at);
@@ -162,10 +119,5 @@ impl Version {
             size: file.size_bytes,
             deletion_vector,
         }
-    }
-
-    /// The time of the commit in milliseconds.
-    pub(super) fn millis(&self) -> i64 {
-        self.manifest.created_at.as_micros().div_euclid(1000)
     }
 }

@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 const UNESCAPED: &[u8] = b"-_.!~*'()@&=+$,/";
 
 /// Whether a path is another text as a path of a URI.
-pub(super) fn needs_encoding(path: &str) -> bool {
+pub(in crate::table) fn needs_encoding(path: &str) -> bool {
     !path
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || UNESCAPED.contains(&byte))
 }
 
 /// A path as a URI has it.
-pub(super) fn encode_path(path: &str) -> String {
+pub(in crate::table) fn encode_path(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
         if byte.is_ascii_alphanumeric() || UNESCAPED.contains(&byte) {
