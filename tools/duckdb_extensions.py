@@ -15,7 +15,7 @@ from pathlib import Path
 from servers.process import cache_dir
 
 VERSION = "1.4.4"
-EXTENSIONS = ("httpfs", "delta")
+EXTENSIONS = ("httpfs", "delta", "avro", "iceberg")
 PINNED = (f"duckdb=={VERSION}", *(f"duckdb-ext-{name}=={VERSION}.20260205" for name in EXTENSIONS))
 
 

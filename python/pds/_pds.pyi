@@ -47,6 +47,7 @@ __all__ = [
     "enable_logging",
     "event_schema",
     "export_delta",
+    "export_iceberg",
     "find_deletes",
     "find_pipeline_commit",
     "find_upserts",
@@ -255,6 +256,9 @@ class _DeltaExportFields(TypedDict):
     version: int
     versions: int
     bytes: int
+
+class _IcebergExportFields(_DeltaExportFields):
+    metadata_location: str
 
 class _CheckFields(TypedDict):
     version: int
@@ -561,6 +565,9 @@ class ChainHandle:
     def vacuum(self, older_than: float, dry_run: bool) -> tuple[list[str], int]: ...
 
 def export_delta(snapshot: TableHandle, leave_out: list[str] | None, rebuild: bool) -> _DeltaExportFields: ...
+def export_iceberg(
+    snapshot: TableHandle, location: str, is_given: bool, leave_out: list[str] | None, rebuild: bool
+) -> _IcebergExportFields: ...
 def verify_table(snapshot: TableHandle) -> _VerifyFields: ...
 def split_verification(
     snapshot: TableHandle, count: int, min_bytes: int, max_bytes: int

@@ -10,6 +10,7 @@ mod error;
 mod foreign;
 mod foreign_upload;
 mod handle;
+mod iceberg_export;
 mod input;
 mod logging;
 mod odf;
@@ -50,6 +51,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scan::register(module)?;
     scan_tasks::register(module)?;
     delta_export::register(module)?;
+    iceberg_export::register(module)?;
     verify::register(module)?;
     staged_rows::register(module)?;
     table_create::register(module)?;

@@ -53,6 +53,15 @@ pub(crate) struct DeltaExportFields {
     pub(crate) bytes: u64,
 }
 
+/// The fields of `pds.table.results.IcebergExportResult`.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct IcebergExportFields {
+    pub(crate) version: u64,
+    pub(crate) versions: u64,
+    pub(crate) bytes: u64,
+    pub(crate) metadata_location: String,
+}
+
 /// The fields of `pds.table.results.VacuumResult`.
 #[derive(Debug, IntoPyObject)]
 pub(crate) struct VacuumFields {

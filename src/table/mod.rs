@@ -22,9 +22,11 @@ mod delete;
 mod delta_log;
 mod explain;
 mod export;
+mod export_upkeep;
 mod external;
 mod findings;
 pub mod format;
+mod iceberg;
 mod index_size;
 mod keys;
 mod limits;
@@ -68,12 +70,12 @@ pub use self::compact::{Compaction, compact, sort};
 pub use self::count::count;
 pub use self::create_with_rows::create_with_rows;
 pub use self::delete::{DeleteResult, delete, is_key_range};
-pub use self::delta_log::{
-    DeltaExport, DeltaOptions, drop_exported, export_delta, vacuum_exported,
-};
+pub use self::delta_log::{DeltaExport, DeltaOptions, export_delta};
 pub use self::explain::{ScanPlan, explain};
+pub use self::export_upkeep::{drop_exported, vacuum_exported};
 pub use self::external::{ExternalFile, external_snapshot};
 use self::format::TableManifest;
+pub use self::iceberg::{IcebergExport, IcebergOptions, Location, export_iceberg};
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};

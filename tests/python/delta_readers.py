@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -41,13 +41,6 @@ for line in sys.stdin:
         writer.write_table(rows)
     print("done", flush=True)
 """
-
-
-def rows_of(data: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of a table in the order of its column `id`."""
-    frame = pl.from_arrow(data)
-    assert isinstance(frame, pl.DataFrame)
-    return frame.sort("id").rows()
 
 
 def read_delta_rs(folder: Path, version: int | None = None, where: str = "true") -> pa.Table:

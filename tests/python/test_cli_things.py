@@ -274,6 +274,20 @@ def test_an_export(run: Run, table: pds.Table, tmp_path: Path) -> None:
     assert lines(run, "export", "lake/events", "--rebuild", "--leave-out", "")[0]["version"] == 2
 
 
+def test_an_export_to_iceberg(run: Run, table: pds.Table, tmp_path: Path) -> None:
+    (exported,) = lines(run, "export", "lake/events", "--to", "iceberg")
+    assert (exported["version"], exported["versions"]) == (1, 1)
+    assert exported["metadata_location"] == f"file://{tmp_path}/lake/events/metadata/v1.metadata.json"
+    table.append(ROWS)
+    code, _, err = run("export", "lake/events", "--to", "iceberg", "--location", "s3://other/events")
+    assert (code, "rebuild=True" in err) == (2, True)
+    location = f"{tmp_path}/lake/events"
+    (exported,) = lines(run, "export", "lake/events", "--to", "iceberg", "--rebuild", "--location", location)
+    assert exported["metadata_location"] == f"{location}/metadata/v2.metadata.json"
+    code, _, err = run("export", "lake/events", "--location", location)
+    assert (code, "--to iceberg" in err) == (2, True)
+
+
 def test_what_deletes_asks_first(run: Run, table: pds.Table) -> None:
     for _ in range(3):
         table.overwrite(ROWS)

@@ -16,7 +16,7 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
     pds restore  URL VERSION           the rows of an earlier version
     pds tag      URL [NAME [VERSION]]  name a version, or print the names
     pds vacuum   URL                   remove old versions and orphans
-    pds export   URL                   a Delta log beside a table (--leave-out columns, --rebuild)
+    pds export   URL                   a Delta log or, --to iceberg, Iceberg metadata beside a table
     pds drop     URL                   delete a table or dataset
     pds doctor   URL                   probe the capabilities of a store
 
@@ -192,7 +192,9 @@ def _add_things(commands: _Commands) -> None:
     export = commands.add_parser("export", parents=[_common()], help=description, description=description)
     export.set_defaults(run=("exports", "export"))
     export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
-    export.add_argument("--to", choices=("delta",), default="delta", help="the format (default: delta)")
+    export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
+    location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
+    export.add_argument("--location", metavar="URL", help=location)
     leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
     export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
     export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pds.cli.names import parse_names
 from pds.cli.output import print_fields
 from pds.cli.things import Thing
+from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
     import argparse
+
+    from pds.table import ExportResult
 
 
 def export(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Write the metadata of another format."""
     table = Thing(args.url, options).table()
     leave_out = parse_names("--leave-out", args.leave_out) if args.leave_out != "" else []
-    result = table.export_delta(leave_out=leave_out, rebuild=args.rebuild)
-    fields = {"version": result.version, "versions": result.versions, "bytes": result.bytes}
-    print_fields(fields, args.output)
+    if args.to == "iceberg":
+        result: ExportResult = table.export_iceberg(args.location, leave_out=leave_out, rebuild=args.rebuild)
+    elif args.location is not None:
+        raise InvalidInput("--location is for --to iceberg: the paths of a Delta log are relative")
+    else:
+        result = table.export_delta(leave_out=leave_out, rebuild=args.rebuild)
+    print_fields(asdict(result), args.output)
     return 0

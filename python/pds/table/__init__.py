@@ -14,6 +14,7 @@ __all__ = [
     "CheckResult",
     "CommitResult",
     "ExportResult",
+    "IcebergExportResult",
     "Layout",
     "ScanPlan",
     "ScanTask",
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from pds.table.charts import Chart
     from pds.table.distributed import TableWrite
     from pds.table.layout import Layout
-    from pds.table.results import CheckResult, CommitResult, ExportResult, ScanPlan, VacuumResult, VerifyResult
+    from pds.table.results import (
+        CheckResult,
+        CommitResult,
+        ExportResult,
+        IcebergExportResult,
+        ScanPlan,
+        VacuumResult,
+        VerifyResult,
+    )
     from pds.table.scan import TableChanges, TableScan
     from pds.table.table import Table, list_tables
     from pds.table.tags import Tags
@@ -45,6 +54,7 @@ _MODULE_OF = {
     "CheckResult": "pds.table.results",
     "CommitResult": "pds.table.results",
     "ExportResult": "pds.table.results",
+    "IcebergExportResult": "pds.table.results",
     "Layout": "pds.table.layout",
     "ScanPlan": "pds.table.results",
     "ScanTask": "pds.table.tasks",

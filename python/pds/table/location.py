@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import unquote
 
 from pds import _pds
 from pds.arguments import require_text
@@ -11,6 +12,7 @@ from pds.errors import InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, is_remote_store, native_handle
 from pds.table.checks import check_seconds
+from pds.urls import join_url
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,8 @@ class TableLocation:
             )
         ((name, value),) = timeout.items()
         return cls(store, path, options, check_seconds(name, value), native_handle(store))
+
+    def url(self) -> str:
+        """Return the URL of the table; of a local one with its path as it is, without escapes."""
+        url = join_url(self.store.url, self.path)
+        return unquote(url) if url.startswith("file:") else url

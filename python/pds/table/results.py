@@ -149,6 +149,20 @@ class ExportResult:
 
 
 @dataclass(frozen=True)
+class IcebergExportResult(ExportResult):
+    """The result of an export to Iceberg.
+
+    Args:
+        version: The newest version of the table that the export has.
+        versions: The number of versions that were written: 0 or 1.
+        bytes: The number of bytes written.
+        metadata_location: The URL of the newest metadata, as catalogs register it.
+    """
+
+    metadata_location: str
+
+
+@dataclass(frozen=True)
 class VacuumResult:
     """The objects that a vacuum removed, or would remove. Paths are relative to the table.
 

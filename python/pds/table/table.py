@@ -34,6 +34,7 @@ from pds.table.results import (
     CheckResult,
     CommitResult,
     ExportResult,
+    IcebergExportResult,
     ScanPlan,
     VacuumResult,
     VerifyResult,
@@ -337,8 +338,8 @@ class Table(Writes):
             InvalidInput: The retention is negative.
             InvalidType: The retention is not a timedelta.
             CommitConflict, CommitStateUnknown: As for `append`.
-            InvalidInput, ExportConflict: The table has a Delta log that cannot be brought up to date, as for
-                `export_delta`. Nothing was removed.
+            InvalidInput, ExportConflict: The table is exported, and the export cannot be brought up to date, as for
+                `export_delta` and `export_iceberg`. Nothing was removed.
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
@@ -394,10 +395,42 @@ class Table(Writes):
 
         The format is that of `PROTOCOL.md` of delta-io/delta. docs/delta.md lists what each reader can do.
         """
-        names = None if leave_out is None else check_names("leave_out", leave_out)
-        if not isinstance(rebuild, bool):
-            raise InvalidType(f"rebuild must be a bool, not {rebuild!r}")
-        return ExportResult(**_pds.export_delta(self._handle, names, rebuild))
+        return ExportResult(**_pds.export_delta(self._handle, _check_export(leave_out, rebuild), rebuild))
+
+    def export_iceberg(
+        self, location: str | None = None, *, leave_out: Sequence[str] | None = None, rebuild: bool = False
+    ) -> IcebergExportResult:
+        """Write Iceberg metadata beside the table, so that whatever reads Iceberg reads the table. No data is copied.
+
+        `metadata/v124.metadata.json` is version 124 of this table, in Iceberg's format version 2. Each export writes
+        the newest version; snapshots of earlier exports stay until a vacuum removes their versions. Deleted rows
+        become position deletes. The metadata tells other systems not to write and not to remove files. After the
+        first export, `vacuum` exports too, before it removes files.
+
+        Args:
+            location: Where readers find the table's folder: a URL, or an absolute path. Iceberg's paths are absolute,
+                so a table that was copied or moved must be exported again with `rebuild`. Defaults to that of the
+                last export, and for the first one and a rebuild to the URL of the table.
+            leave_out: Columns that the Iceberg table does not have, such as those whose types Iceberg lacks. Defaults
+                to those of the last export.
+            rebuild: Whether to remove the metadata and write it anew. Readers find no table in between.
+
+        Returns:
+            The newest version that is exported, where its metadata is, and what was written.
+
+        Raises:
+            InvalidInput: Iceberg has no type for a column, or readers of Iceberg would read a file wrongly: for
+                example one that was added with other names. Or the location differs from that of the last export.
+                No metadata is written.
+            InvalidType: An argument has an invalid type.
+            ExportConflict: Another system, or another table, has written into `metadata`.
+
+        docs/iceberg.md lists what each reader can do.
+        """
+        names = _check_export(leave_out, rebuild)
+        is_given = location is not None
+        url = require_text("location", location) if location is not None else self._location.url()
+        return IcebergExportResult(**_pds.export_iceberg(self._handle, url, is_given, names, rebuild))
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.
@@ -420,6 +453,12 @@ def list_tables(store: Store, prefix: str = "") -> list[str]:
         InvalidPath: The prefix is not a valid path.
     """
     return _pds.list_tables(native_handle(store), require_text("prefix", prefix))
+
+
+def _check_export(leave_out: Sequence[str] | None, rebuild: object) -> list[str] | None:
+    if not isinstance(rebuild, bool):
+        raise InvalidType(f"rebuild must be a bool, not {rebuild!r}")
+    return None if leave_out is None else check_names("leave_out", leave_out)
 
 
 def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:

@@ -22,4 +22,4 @@ mod vectors;
 mod version;
 
 pub use self::export::{DeltaExport, DeltaOptions, export_delta};
-pub use self::upkeep::{drop_exported, vacuum_exported};
+pub(super) use self::upkeep::{export_again, remove_exported};

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 import pds
-from delta_readers import read_delta_rs, rows_of
+from delta_readers import read_delta_rs
+from exported_tables import rows_of
 from fault_runs import DISTINCT, Operation, Run, ended, plan, run_all, store
 from scripted_s3 import ScriptedS3
 

@@ -1,0 +1,81 @@
+//! The statistics of a data file as Iceberg has them: bounds are bytes.
+//!
+//! Source: the specification of Iceberg, "Binary single-value serialization".
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Date32Type, Decimal128Type};
+use arrow_cast::cast;
+use arrow_schema::{DataType, TimeUnit};
+use serde_json::Value;
+
+use crate::files::expr::from_json;
+
+/// A bound; `None` if there is none for the type.
+pub(super) fn bound(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
+    use DataType as D;
+    match data_type {
+        D::Int8 | D::Int16 | D::Int32 => {
+            let number = i32::try_from(value.as_i64()?).ok()?;
+            Some(number.to_le_bytes().to_vec())
+        }
+        D::Int64 => Some(value.as_i64()?.to_le_bytes().to_vec()),
+        D::Utf8 | D::LargeUtf8 | D::Utf8View => Some(value.as_str()?.as_bytes().to_vec()),
+        D::Date32 | D::Date64 => {
+            let days = cast(&from_json(value, data_type).ok()?, &D::Date32).ok()?;
+            let days = days.as_primitive_opt::<Date32Type>()?;
+            Some(days.value(0).to_le_bytes().to_vec())
+        }
+        D::Timestamp(TimeUnit::Microsecond, _) => {
+            let micros = cast(&from_json(value, data_type).ok()?, &D::Int64).ok()?;
+            let micros = micros.as_primitive_opt::<arrow_array::types::Int64Type>()?;
+            Some(micros.value(0).to_le_bytes().to_vec())
+        }
+        D::Decimal32(_, scale) | D::Decimal64(_, scale) | D::Decimal128(_, scale) => {
+            let wide = D::Decimal128(38, *scale);
+            let number = cast(&from_json(value, data_type).ok()?, &wide).ok()?;
+            let number = number.as_primitive_opt::<Decimal128Type>()?;
+            Some(shortest(number.value(0)))
+        }
+        _ => None,
+    }
+}
+
+/// A number as two's complement, big-endian, in as few bytes as possible.
+fn shortest(number: i128) -> Vec<u8> {
+    let bytes = number.to_be_bytes();
+    let fill = if number < 0 { 0xff } else { 0 };
+    let sign = |byte: u8| byte & 0x80 == fill & 0x80;
+    let is_redundant = |at: &usize| bytes[*at] == fill && sign(bytes[at + 1]);
+    let redundant = (0..bytes.len() - 1).take_while(is_redundant).count();
+    bytes[redundant..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn bounds_have_the_bytes_of_the_specification() {
+        let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        for (value, data_type, bytes) in [
+            (json!(-2), DataType::Int16, vec![0xfe, 0xff, 0xff, 0xff]),
+            (json!(1), DataType::Int64, vec![1, 0, 0, 0, 0, 0, 0, 0]),
+            (json!("ä"), DataType::Utf8, vec![0xc3, 0xa4]),
+            (json!("1970-01-02"), DataType::Date32, vec![1, 0, 0, 0]),
+            (
+                json!("1970-01-01T00:00:00.000001Z"),
+                zoned,
+                vec![1, 0, 0, 0, 0, 0, 0, 0],
+            ),
+            (json!("1.28"), DataType::Decimal128(9, 2), vec![0, 128]),
+            (json!("-1.28"), DataType::Decimal128(9, 2), vec![128]),
+            (json!("0.00"), DataType::Decimal128(9, 2), vec![0]),
+            (json!("-1.29"), DataType::Decimal64(9, 2), vec![0xff, 0x7f]),
+        ] {
+            assert_eq!(bound(&value, &data_type), Some(bytes), "{value}");
+        }
+        assert_eq!(bound(&json!(1.5), &DataType::Float64), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! Tables as Apache Iceberg tables: metadata of format version 2 beside the table's own, over the same data files.
+//!
+//! The metadata `v124.metadata.json` is version 124 of the table. What it says of files follows from the manifest of that
+//! version alone, so exports that run at once, or end early, do no harm. The protocol is in
+//! `docs/design/2026-11-27-export-iceberg.md`.
+//!
+//! Errors: those of [`crate::versions`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for columns and files
+//! that readers of Iceberg would read wrongly; [`ErrorKind::ExportConflict`](crate::ErrorKind::ExportConflict) if another
+//! system has written metadata.
+
+mod avro;
+mod bounds;
+mod export;
+mod file_check;
+mod folder;
+mod manifests;
+mod metadata;
+mod position_deletes;
+mod schema;
+mod snapshot_writer;
+mod types;
+mod upkeep;
+
+pub use self::export::{IcebergExport, IcebergOptions, Location, export_iceberg};
+pub(super) use self::upkeep::{export_again, remove_exported};
