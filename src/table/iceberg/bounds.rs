@@ -2,16 +2,64 @@
 //!
 //! Source: the specification of Iceberg, "Binary single-value serialization".
 
+use std::collections::BTreeMap;
+
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Decimal128Type};
 use arrow_cast::cast;
 use arrow_schema::{DataType, TimeUnit};
 use serde_json::Value;
 
+use super::schema::IcebergSchema;
+use crate::files::DataFile;
 use crate::files::expr::from_json;
 
+/// The statistics of a data file, by field id.
+#[derive(Debug, Default)]
+pub(super) struct Statistics {
+    pub(super) value_counts: Vec<(u32, u64)>,
+    pub(super) null_counts: Vec<(u32, u64)>,
+    pub(super) lower: Vec<(u32, Vec<u8>)>,
+    pub(super) upper: Vec<(u32, Vec<u8>)>,
+}
+
+/// The statistics of a data file.
+///
+/// `DuckDB` takes a number of nulls that is missing for 0, and leaves out files for `IS NULL`, but looks at no file without bounds. So a
+/// column whose nulls are not known has one, without a number of values, from which readers would count; and there are no
+/// bounds if that cannot be (a file of one row: its column may have no other value) or if a column is nested (polars cannot read
+/// numbers of nulls of these).
+pub(super) fn statistics(file: &DataFile, schema: &IcebergSchema) -> Statistics {
+    let mut statistics = Statistics::default();
+    let is_flat = schema.columns.iter().all(|c| c.data_type.is_primitive());
+    let mut can_have_bounds = is_flat;
+    for column in &schema.columns {
+        let id = column.id;
+        match file.null_counts.get(&id) {
+            _ if !column.data_type.is_primitive() => {}
+            Some(nulls) => {
+                statistics.value_counts.push((id, file.total_rows));
+                statistics.null_counts.push((id, *nulls));
+            }
+            None if is_flat && file.total_rows > 1 => statistics.null_counts.push((id, 1)),
+            None => can_have_bounds = false,
+        }
+    }
+    if can_have_bounds {
+        for column in &schema.columns {
+            let of = |values: &BTreeMap<u32, Value>| {
+                let value = values.get(&column.id)?;
+                Some((column.id, bound(value, &column.arrow_type)?))
+            };
+            statistics.lower.extend(of(&file.min));
+            statistics.upper.extend(of(&file.max));
+        }
+    }
+    statistics
+}
+
 /// A bound; `None` if there is none for the type.
-pub(super) fn bound(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
+fn bound(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
     use DataType as D;
     match data_type {
         D::Int8 | D::Int16 | D::Int32 => {

@@ -14,10 +14,14 @@ use crate::table::Table;
 use crate::table::export::{
     Version, identity, is_of_table, left_out_after, needs_encoding, resolve, to_uuid,
 };
+use crate::table::format::TableManifest;
 use crate::table::snapshot_file::SnapshotFile;
 
 /// How often an export starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;
+
+/// The number of earlier snapshots that metadata name, beside those with a tag: each export writes them.
+const MAX_SNAPSHOTS: usize = 1000;
 
 /// What to export.
 #[derive(Debug, Clone, Default)]
@@ -279,9 +283,7 @@ async fn write(
     let mut writer = plan.writer(table, true);
     let listed = writer.write(version, &previous).await?;
     let snapshot_id = metadata::snapshot_id(&manifest.commit_id);
-    let snapshots = last.iter().flat_map(|last| last.snapshots.clone());
-    let retained = snapshots.filter(|snapshot| manifest.retains(snapshot.version()));
-    let mut snapshots: Vec<Snapshot> = retained.collect();
+    let mut snapshots = earlier_snapshots(manifest, last.as_ref());
     let parent = snapshots.last().map(|parent| parent.id);
     let ids = (snapshot_id, parent);
     let manifest_list = writer.write_list(ids, manifest.version, &listed).await?;
@@ -322,6 +324,20 @@ async fn write(
         ));
     }
     Ok((present, bytes))
+}
+
+/// The snapshots of the last export that the version still has.
+fn earlier_snapshots(manifest: &TableManifest, last: Option<&Metadata>) -> Vec<Snapshot> {
+    let snapshots = last.iter().flat_map(|last| last.snapshots.clone());
+    let retained = snapshots.filter(|snapshot| manifest.retains(snapshot.version()));
+    let retained: Vec<Snapshot> = retained.collect();
+    let surplus = retained.len().saturating_sub(MAX_SNAPSHOTS);
+    let is_tagged = |snapshot: &Snapshot| manifest.tags.values().any(|v| *v == snapshot.version());
+    let numbered = retained.into_iter().enumerate();
+    numbered
+        .filter(|(at, snapshot)| *at >= surplus || is_tagged(snapshot))
+        .map(|(_, snapshot)| snapshot)
+        .collect()
 }
 
 fn build(

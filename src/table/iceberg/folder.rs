@@ -14,7 +14,9 @@ use crate::table::format::TableManifest;
 
 /// The folder, relative to the table.
 pub(super) const FOLDER: &str = "metadata";
-const HINT: &str = "metadata/version-hint.text";
+/// The folder of all that metadata name, relative to the table: not listed to find the newest.
+const OBJECTS: &str = "metadata/manifests";
+const HINT_NAME: &str = "version-hint.text";
 const METADATA: &str = ".metadata.json";
 /// How often is tried what other exports undo.
 const MAX_ROUNDS: u32 = 20;
@@ -35,7 +37,7 @@ impl Listing {
         let mut listing = Self::default();
         for object in listed.files {
             let name = object.location.filename().unwrap_or_default();
-            listing.has_hint |= HINT.ends_with(name);
+            listing.has_hint |= name == HINT_NAME;
             match parse(name) {
                 Some(version) => listing.versions.push(version),
                 None if name.ends_with(METADATA) => listing.foreign = Some(name.to_owned()),
@@ -66,6 +68,15 @@ impl Listing {
     }
 }
 
+fn hint_path() -> String {
+    format!("{FOLDER}/{HINT_NAME}")
+}
+
+/// The path of the metadata of a version, relative to the table.
+fn metadata_path(version: u64) -> String {
+    format!("{FOLDER}/{}", name(version))
+}
+
 /// Whether there is metadata that exports wrote.
 pub(super) async fn exists(table: &Table) -> Result<bool> {
     let listing = Listing::list(table).await?;
@@ -80,7 +91,7 @@ pub(super) async fn exists(table: &Table) -> Result<bool> {
 }
 
 async fn read(table: &Table, version: u64) -> Result<Bytes> {
-    let path = table.path(&format!("{FOLDER}/{}", name(version)));
+    let path = table.path(&metadata_path(version));
     let (bytes, _) = table.store().get(&path, GetOptions::new()).await?;
     Ok(bytes)
 }
@@ -108,28 +119,32 @@ pub(super) async fn create(
     metadata: &Metadata,
 ) -> Result<Option<(Metadata, ExportState)>> {
     let version = manifest.version;
-    let path = table.path(&format!("{FOLDER}/{}", name(version)));
-    match table.store().create(&path, metadata.to_bytes()).await {
-        Ok(_) => Ok(None),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let present = Metadata::parse(&read(table, version).await?);
-            let Some((present, state)) = present.filter(|(_, state)| state.version == version)
-            else {
-                return Err(foreign_error(table, &name(version)));
-            };
-            if state.commit_id != manifest.commit_id {
-                return Err(other_table_error(table, version));
-            }
-            Ok(Some((present, state)))
+    let path = table.path(&metadata_path(version));
+    for _ in 0..MAX_ROUNDS {
+        match table.store().create(&path, metadata.to_bytes()).await {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            created => return created.map(|_| None),
         }
-        Err(e) => Err(e),
+        let bytes = match read(table, version).await {
+            // A rebuild removes it.
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            bytes => bytes?,
+        };
+        let present = Metadata::parse(&bytes).filter(|(_, state)| state.version == version);
+        let (present, state) = present.ok_or_else(|| foreign_error(table, &name(version)))?;
+        if state.commit_id != manifest.commit_id {
+            return Err(other_table_error(table, version));
+        }
+        return Ok(Some((present, state)));
     }
+    let message = "gave up: other processes remove the Iceberg metadata; try again";
+    Err(Error::new(ErrorKind::Unavailable, message).with_path(path))
 }
 
 /// Names the version as the newest, unless a newer one is named. A request that comes late finds that the hint has
 /// changed, and leaves it.
 pub(super) async fn name_newest(table: &Table, version: u64) -> Result<()> {
-    let (store, path) = (table.store(), table.path(HINT));
+    let (store, path) = (table.store(), table.path(&hint_path()));
     for _ in 0..MAX_ROUNDS {
         let condition = match store.get(&path, GetOptions::new()).await {
             Ok((bytes, meta)) => {
@@ -163,7 +178,7 @@ pub(super) async fn name_newest(table: &Table, version: u64) -> Result<()> {
 }
 
 async fn is_there(table: &Table, version: u64) -> Result<bool> {
-    let path = table.path(&format!("{FOLDER}/{}", name(version)));
+    let path = table.path(&metadata_path(version));
     table.store().is_file(&path).await
 }
 
@@ -172,7 +187,7 @@ pub(super) async fn remove_expired(table: &Table, newest: &TableManifest) -> Res
     let listing = Listing::list(table).await?;
     let versions = listing.versions.into_iter();
     let expired = versions.filter(|v| *v < newest.version && !newest.retains(*v));
-    let paths = expired.map(|version| table.path(&format!("{FOLDER}/{}", name(version))));
+    let paths = expired.map(|version| table.path(&metadata_path(version)));
     table.store().delete_all(&paths.collect::<Vec<_>>()).await
 }
 
@@ -190,10 +205,9 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             last => drop(last?),
         }
-        store.delete(&table.path(HINT)).await?;
+        store.delete(&table.path(&hint_path())).await?;
         for version in listing.versions.iter().rev() {
-            let path = format!("{FOLDER}/{}", name(*version));
-            store.delete(&table.path(&path)).await?;
+            store.delete(&table.path(&metadata_path(*version))).await?;
         }
     }
     let message = "other exports write into the Iceberg metadata, which is being removed; stop them and try again";
@@ -202,7 +216,7 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
 
 /// The paths of manifests, of their lists, and of files with deleted rows, in the store.
 pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
-    let listing = table.store().list_folder(&table.path(FOLDER)).await?;
+    let listing = table.store().list_folder(&table.path(OBJECTS)).await?;
     let is_ours = |object: &ObjectMeta| is_named(object.location.filename().unwrap_or_default());
     let objects = listing.files.into_iter().filter(is_ours);
     Ok(objects.map(|object| object.location.to_string()).collect())
@@ -223,7 +237,7 @@ fn parse(file_name: &str) -> Option<u64> {
 /// that, so a name never stands for two contents.
 pub(super) fn object_path(kind: &str, key: &str, bytes: &[u8], extension: &str) -> String {
     let hash = hex(&Sha3::digest(bytes)[..8]);
-    format!("{FOLDER}/{kind}-{key}-{hash}.{extension}")
+    format!("{OBJECTS}/{kind}-{key}-{hash}.{extension}")
 }
 
 /// Bytes as hexadecimal digits.

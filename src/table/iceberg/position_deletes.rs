@@ -65,16 +65,29 @@ pub(super) fn entry(
     data_file: &str,
     sequence: u64,
 ) -> Entry {
+    // Polars needs them, although the data file is named.
     let bound = vec![(FILE_PATH, data_file.as_bytes().to_vec())];
     Entry {
         path,
         rows,
         size_bytes,
         sequence,
-        value_counts: vec![(POS, rows), (FILE_PATH, rows)],
-        null_counts: vec![(POS, 0), (FILE_PATH, 0)],
+        value_counts: Vec::new(),
+        null_counts: Vec::new(),
         lower: bound.clone(),
         upper: bound,
         data_file: Some(data_file.to_owned()),
     }
+}
+
+/// Gives an entry counts, as if it had nulls and values of the columns of the table: `DuckDB` 1.4 applies filters on them to files
+/// with deleted rows, and takes a count that is missing for 0, so it would show deleted rows.
+pub(super) fn set_counts(entry: &mut Entry, columns: &[u32]) {
+    let own = [POS, FILE_PATH];
+    let counts = |of_columns, of_own| {
+        let columns = columns.iter().map(|id| (*id, of_columns));
+        columns.chain(own.map(|id| (id, of_own))).collect()
+    };
+    entry.value_counts = counts(2, entry.rows);
+    entry.null_counts = counts(1, 0);
 }

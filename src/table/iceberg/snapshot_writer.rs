@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{GetOptions, PutMode};
 
-use super::bounds::bound;
+use super::bounds::statistics;
 use super::file_check::check_file;
 use super::folder::{hex, key_of, object_path};
 use super::manifests::{self, Content, Entry, ListedManifest};
@@ -211,8 +211,9 @@ impl<'t> SnapshotWriter<'t> {
     ) -> Result<ListedManifest> {
         let is_new = |file: &&usize| {
             let listed = &version.files[**file].file;
-            let path = self.absolute(&listed.path);
-            !known.files.contains(&(path, listed.size_bytes))
+            let entry = (self.absolute(&listed.path), listed.size_bytes);
+            // The same path can have been added again with other columns.
+            listed.columns.is_some() || !known.files.contains(&entry)
         };
         let new_files: Vec<usize> = files.iter().filter(is_new).copied().collect();
         let reader = version.reader(self.table, &new_files).await?;
@@ -272,7 +273,11 @@ impl<'t> SnapshotWriter<'t> {
         if entries.is_empty() {
             return Ok(None);
         }
-        let entries: Vec<Entry> = entries.into_values().collect();
+        let mut entries: Vec<Entry> = entries.into_values().collect();
+        let columns: Vec<u32> = self.schema.columns.iter().map(|c| c.id).collect();
+        for entry in &mut entries {
+            position_deletes::set_counts(entry, &columns);
+        }
         let manifest = self.write_manifest(Content::Deletes, key, &entries).await?;
         Ok(Some(manifest))
     }
@@ -348,31 +353,16 @@ impl<'t> SnapshotWriter<'t> {
 
     fn data_entry(&self, version: &Version, file: usize) -> Entry {
         let listed: &DataFile = &version.files[file].file;
-        let columns = || {
-            self.schema
-                .columns
-                .iter()
-                .filter(|c| c.data_type.is_primitive())
-        };
-        let null_counts = columns().filter_map(|c| Some((c.id, *listed.null_counts.get(&c.id)?)));
-        let null_counts: Vec<(u32, u64)> = null_counts.collect();
-        let value_counts = null_counts.iter().map(|(id, _)| (*id, listed.total_rows));
-        let bounds = |values: &BTreeMap<u32, serde_json::Value>| {
-            let bounds = columns().filter_map(|column| {
-                let value = values.get(&column.id)?;
-                Some((column.id, bound(value, &column.arrow_type)?))
-            });
-            bounds.collect()
-        };
+        let statistics = statistics(listed, self.schema);
         Entry {
             path: self.absolute(&listed.path),
             rows: listed.total_rows,
             size_bytes: listed.size_bytes,
             sequence: sequence(version, file),
-            value_counts: value_counts.collect(),
-            lower: bounds(&listed.min),
-            upper: bounds(&listed.max),
-            null_counts,
+            value_counts: statistics.value_counts,
+            null_counts: statistics.null_counts,
+            lower: statistics.lower,
+            upper: statistics.upper,
             data_file: None,
         }
     }
