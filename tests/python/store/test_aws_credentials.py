@@ -314,7 +314,7 @@ def test_what_a_server_says_of_the_bucket_becomes_a_hint(status: int, code: str)
         def log_message(self, *_args: object) -> None:
             pass
 
-        def do_GET(self) -> None:  # noqa: N802 a name of http.server
+        def do_GET(self) -> None:
             asked.append(self.path)
             body = f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
             self.send_response(status)
