@@ -90,7 +90,9 @@ class Place:
                 try:
                     expected = table.as_of(version)
                 except pds.VersionExpired:
-                    assert version != max(files)
+                    if version == max(files):
+                        # By a vacuum that could not export, and so has removed nothing.
+                        read_pyiceberg(files[version])
                     continue
                 if version in newest:
                     rows = read_pyiceberg(files[max(files)], snapshot=newest[version])
