@@ -29,8 +29,9 @@ def table(tmp_path: Path) -> pds.Table:
     return pds.Table.create(pds.Store(tmp_path.as_uri()), "t", SCHEMA, key=["id"], sort_by=["id"])
 
 
-def expected_rows(table: pds.Table, where: str = "true") -> list[tuple[Any, ...]]:
-    return rows_of(table.scan(None, where=None if where == "true" else where).to_pyarrow())
+def expected_rows(table: pds.Table, where: str = "true", leave_out: str | None = None) -> list[tuple[Any, ...]]:
+    columns = [name for name in table.schema.names if name != leave_out]
+    return rows_of(table.scan(columns, where=None if where == "true" else where).to_pyarrow())
 
 
 def newest_metadata(folder: Path) -> Path:
@@ -48,6 +49,9 @@ def alter_at_random(table: pds.Table, rng: random.Random, number: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_every_exported_version_has_the_rows_of_the_table(table: pds.Table, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
+    # Only without a nested column do readers leave out files by bounds.
+    left_out = "nested" if seed % 2 else None
+    leave_out = [left_out] if left_out else None
     ids = [0]
     folder = tmp_path / "t"
     for number in range(25):
@@ -55,9 +59,9 @@ def test_every_exported_version_has_the_rows_of_the_table(table: pds.Table, tmp_
         if rng.random() < 0.15:
             alter_at_random(table, rng, number)
         if rng.random() < 0.4:
-            exported = table.export_iceberg()
+            exported = table.export_iceberg(leave_out=leave_out)
             assert exported.version == table.version
-    last = table.export_iceberg()
+    last = table.export_iceberg(leave_out=leave_out)
     assert table.export_iceberg() == pds.table.IcebergExportResult(last.version, 0, 0, last.metadata_location)
     files = metadata_files(folder)
     assert snapshots(files[table.version]).keys() == files.keys()
@@ -66,17 +70,17 @@ def test_every_exported_version_has_the_rows_of_the_table(table: pds.Table, tmp_
     expected: list[list[tuple[Any, ...]]] = []
     for version, path in files.items():
         for filter_by in ("true", where):
-            rows = expected_rows(table.as_of(version), filter_by)
+            rows = expected_rows(table.as_of(version), filter_by, left_out)
             assert rows_of(read_pyiceberg(path, filter_by)) == rows, version
             assert rows_of(read_polars(path, filter_by)) == rows, version
             orders.append((path, None, filter_by))
             expected.append(rows)
         snapshot = snapshots(files[table.version])[version]
-        rows = expected_rows(table.as_of(version))
+        rows = expected_rows(table.as_of(version), leave_out=left_out)
         assert rows_of(read_pyiceberg(files[table.version], snapshot=snapshot)) == rows, version
         orders.append((files[table.version], snapshot, "true"))
         expected.append(rows)
-    assert rows_of(read_polars(files[table.version], native=False)) == expected_rows(table)
+    assert rows_of(read_polars(files[table.version], native=False)) == expected_rows(table, leave_out=left_out)
     for order, read, rows in zip(orders, read_duckdb(orders, tmp_path), expected, strict=True):
         assert rows_of(read) == rows, order
 
