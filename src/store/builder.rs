@@ -19,10 +19,10 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use url::Url;
 
-use super::aws::{CredentialChain, RegionLookup, S3};
+use super::aws::{self, Network, RegionLookup, S3};
 use super::counting_store::CountingStore;
 pub use super::credentials::CredentialSource;
-use super::credentials::{self, CachedCredentialProvider, CredentialError};
+use super::credentials::{self, CachedCredentialProvider};
 use super::gcs::Gcs;
 use super::http::Connector;
 use super::limit::Resends;
@@ -46,12 +46,6 @@ pub const DEFAULT_RETRY_TIMEOUT: Duration = Duration::from_mins(3);
 /// How often a request is retried.
 pub const DEFAULT_MAX_RETRIES: usize = 10;
 
-/// Options that name a service or a token for `object_store`'s own providers.
-const SERVICE_OPTIONS: [AmazonS3ConfigKey; 3] = [
-    AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
-    AmazonS3ConfigKey::ContainerCredentialsFullUri,
-    AmazonS3ConfigKey::WebIdentityTokenFile,
-];
 const AZURE_EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
 /// Prefix of the names of memory stores that were opened without a name; they live as long as their handles.
@@ -240,7 +234,13 @@ impl StoreBuilder {
                 }
             }
         }
-        if let Some(provider) = self.aws_credentials(&builder, endpoint.is_some()) {
+        let provider = if let Some(provider) = self.cached_provider(credentials::aws_credential) {
+            Some(provider as AwsCredentialProvider)
+        } else {
+            let profile = self.aws_profile.as_deref();
+            aws::chain_provider(&builder, &self.options, profile, &self.clock)?
+        };
+        if let Some(provider) = provider {
             builder = builder.with_credentials(provider);
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
@@ -250,11 +250,12 @@ impl StoreBuilder {
             bucket: self.container.clone(),
             profile: self.aws_profile.clone(),
             at_aws: endpoint.is_none(),
+            network: Network::of(&builder),
         };
         let bucket = S3::open(builder, region, lookup).map_err(|e| self.configuration_error(&e))?;
         let cloud = Cloud::S3 {
             bucket: bucket.clone(),
-            signed: unsigned.as_deref() != Some("true"),
+            signed: !unsigned.is_some_and(|v| aws::is_true(&v)),
             aws: at_aws,
         };
         let objects = Arc::new(bucket);
@@ -263,44 +264,6 @@ impl StoreBuilder {
             .with_conditional_store(self.cloud_client(cloud))
             .with_multipart(objects)
             .with_http_service(self.resends()))
-    }
-
-    /// The provider of the caller's credentials or of those that the tools of AWS find. None where the options or the
-    /// environment have keys, or the options name a service that `object_store` asks.
-    fn aws_credentials(
-        &self,
-        builder: &AmazonS3Builder,
-        has_endpoint: bool,
-    ) -> Option<AwsCredentialProvider> {
-        if let Some(provider) = self.cached_provider(credentials::aws_credential) {
-            return Some(provider);
-        }
-        let is_set = |key: &AmazonS3ConfigKey| {
-            let value = builder.get_config_value(key);
-            value.is_some_and(|v| !v.is_empty() && v != "false")
-        };
-        let is_option = |key: &AmazonS3ConfigKey| {
-            let parsed = self
-                .options
-                .keys()
-                .map(|name| AmazonS3ConfigKey::from_str(name));
-            parsed.flatten().any(|option| option == *key)
-        };
-        let has_keys = is_set(&AmazonS3ConfigKey::AccessKeyId)
-            || is_set(&AmazonS3ConfigKey::SkipSignature)
-            || SERVICE_OPTIONS.iter().any(is_option);
-        if self.aws_profile.is_none() && has_keys {
-            return None;
-        }
-        let chain = Arc::new(CredentialChain {
-            profile: self.aws_profile.clone(),
-            asks_metadata: !has_endpoint,
-            metadata_endpoint: builder.get_config_value(&AmazonS3ConfigKey::MetadataEndpoint),
-            clock: Arc::clone(&self.clock),
-        });
-        let clock = Arc::clone(&self.clock);
-        let provider = CachedCredentialProvider::new(chain, clock, credentials::aws_credential);
-        Some(Arc::new(provider.with_failure(CredentialError::NotInChain)))
     }
 
     fn cached_provider<C>(

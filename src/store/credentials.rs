@@ -41,6 +41,14 @@ pub(super) enum CredentialError {
 }
 
 impl CredentialError {
+    /// What the caller can do.
+    pub(super) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotInChain(error) => error.kind(),
+            Self::Missing(_) | Self::SourceFailed(_) => ErrorKind::PermissionDenied,
+        }
+    }
+
     /// What happened, in few words.
     pub(super) fn reason(&self) -> &'static str {
         match self {
@@ -84,8 +92,14 @@ pub trait CredentialSource: Debug + Send + Sync + 'static {
     async fn fetch(&self) -> Result<(HashMap<String, String>, Option<DateTime<Utc>>)>;
 }
 
-/// A credential and when it expires.
-type CachedCredential<C> = Option<(Arc<C>, Option<DateTime<Utc>>)>;
+/// What the last fetches gave.
+#[derive(Debug)]
+struct Cached<C> {
+    credential: Option<(Arc<C>, Option<DateTime<Utc>>)>,
+    /// When the last fetch ended, and how, if it failed.
+    fetched_at: Option<DateTime<Utc>>,
+    failure: Option<Error>,
+}
 
 /// Makes a cloud's credential of named values. The error names the values that are needed.
 type Convert<C> = fn(&HashMap<String, String>) -> Result<C, &'static str>;
@@ -97,7 +111,9 @@ pub(super) struct CachedCredentialProvider<C> {
     clock: Arc<dyn Clock>,
     convert: Convert<C>,
     failure: fn(Error) -> CredentialError,
-    cached: Mutex<CachedCredential<C>>,
+    /// For how long after a fetch neither credentials that are about to expire nor a failure cause another.
+    pause: TimeDelta,
+    cached: Mutex<Cached<C>>,
 }
 
 impl<C> CachedCredentialProvider<C> {
@@ -111,14 +127,32 @@ impl<C> CachedCredentialProvider<C> {
             clock,
             convert,
             failure: CredentialError::SourceFailed,
-            cached: Mutex::new(None),
+            pause: TimeDelta::zero(),
+            cached: Mutex::new(Cached {
+                credential: None,
+                fetched_at: None,
+                failure: None,
+            }),
         }
     }
 
-    /// Returns the provider with failures of its source reported as `failure`.
-    pub(super) fn with_failure(mut self, failure: fn(Error) -> CredentialError) -> Self {
-        self.failure = failure;
+    /// Returns the provider for a source that takes long and fails for many callers at once: failures are reported as
+    /// `failure`, and for the length of `pause` after a fetch no other follows.
+    pub(super) fn with_pause(
+        mut self,
+        pause: TimeDelta,
+        failure: fn(Error) -> CredentialError,
+    ) -> Self {
+        (self.pause, self.failure) = (pause, failure);
         self
+    }
+}
+
+impl<C> Cached<C> {
+    /// The credential, if it has not expired at `time`.
+    fn valid_after(&self, time: DateTime<Utc>) -> Option<&Arc<C>> {
+        let (credential, expiry) = self.credential.as_ref()?;
+        expiry.is_none_or(|at| time < at).then_some(credential)
     }
 }
 
@@ -130,23 +164,27 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
         // The lock is held across the fetch: one call fetches, the others wait for its result.
         let mut cached = self.cached.lock().await;
         let now = self.clock.now();
-        if let Some((credential, expiry)) = cached.as_ref()
-            && expiry.is_none_or(|at| now + REFRESH_BEFORE_EXPIRY < at)
-        {
+        if let Some(credential) = cached.valid_after(now + REFRESH_BEFORE_EXPIRY) {
             return Ok(Arc::clone(credential));
         }
-        let (values, expiry) = match self.source.fetch().await {
+        if cached.fetched_at.is_some_and(|at| now - at < self.pause) {
+            match (cached.valid_after(now), &cached.failure) {
+                (Some(credential), _) => return Ok(Arc::clone(credential)),
+                (None, Some(e)) => return Err((self.failure)(e.duplicate()).into()),
+                (None, None) => {}
+            }
+        }
+        let fetched = self.source.fetch().await;
+        cached.fetched_at = Some(self.clock.now());
+        let (values, expiry) = match fetched {
             Ok(fetched) => fetched,
             Err(e) => {
-                return match cached.as_ref() {
-                    Some((credential, Some(at))) if now < *at => {
-                        log::warn!(
-                            "credentials could not be refreshed, the current ones expire at {at}: {e}"
-                        );
-                        Ok(Arc::clone(credential))
-                    }
-                    _ => Err((self.failure)(e).into()),
+                cached.failure = Some(e.duplicate());
+                let Some(credential) = cached.valid_after(now) else {
+                    return Err((self.failure)(e).into());
                 };
+                log::warn!("credentials could not be refreshed, the current ones are used: {e}");
+                return Ok(Arc::clone(credential));
             }
         };
         let credential = (self.convert)(&values).map_err(|needed| {
@@ -154,7 +192,8 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
             CredentialError::SourceFailed(Error::new(ErrorKind::PermissionDenied, message))
         })?;
         let credential = Arc::new(credential);
-        *cached = Some((Arc::clone(&credential), expiry));
+        cached.credential = Some((Arc::clone(&credential), expiry));
+        cached.failure = None;
         Ok(credential)
     }
 }

@@ -77,7 +77,7 @@ impl Store {
             // The memory store has no error kind of its own for an upload that does not exist.
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
             _ if let Some(cause) = find_cause::<CredentialError>(error) => {
-                (ErrorKind::PermissionDenied, cause.reason())
+                (cause.kind(), cause.reason())
             }
             _ if error_answer(text).starts_with("423") => {
                 (ErrorKind::Locked, "the object is locked")
@@ -105,11 +105,11 @@ const HINTS: [(&str, &str); 12] = [
     ),
     (
         "redirect without LOCATION",
-        "the bucket is in another region: set aws_region, or leave it and AWS_REGION out, and it is looked up",
+        "set aws_region to the region of the bucket",
     ),
     (
         "AuthorizationHeaderMalformed",
-        "the bucket is in another region: set aws_region, or leave it and AWS_REGION out, and it is looked up",
+        "set aws_region to the region of the bucket",
     ),
     (
         "InvalidAccessKeyId",

@@ -98,7 +98,24 @@ pub fn mask_option(name: &str, value: &str) -> String {
 
 /// Replaces the user names and passwords of URLs, and the signatures and tokens of queries, with `***`.
 pub fn mask_urls(text: &str) -> String {
-    mask_parameters(&mask_userinfo(text))
+    mask_parameters(&mask_tokens(&mask_userinfo(text)))
+}
+
+/// Masks the session token that S3 repeats in its answer about an invalid one: `<Token-0>…</Token-0>`.
+fn mask_tokens(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find("<Token-") {
+        let Some(open) = rest[start..].find('>') else {
+            break;
+        };
+        let (before, after) = rest.split_at(start + open + 1);
+        masked.push_str(before);
+        masked.push_str(MASK);
+        rest = &after[after.find('<').unwrap_or(after.len())..];
+    }
+    masked.push_str(rest);
+    masked
 }
 
 fn mask_userinfo(text: &str) -> String {

@@ -9,7 +9,8 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
-use reqwest::redirect::Policy;
+
+use super::network::Network;
 
 /// How long a service may take to accept a connection, unless its provider has another limit.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,8 +18,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes a connector for every client of a service.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Reqwest;
+#[derive(Debug, Clone)]
+pub(super) struct Reqwest(pub(super) Network);
 
 impl HttpClient for Reqwest {
     fn http_connector(
@@ -29,6 +30,7 @@ impl HttpClient for Reqwest {
         SharedHttpConnector::new(Connector {
             connect_timeout: settings.connect_timeout().unwrap_or(CONNECT_TIMEOUT),
             read_timeout: settings.read_timeout().unwrap_or(READ_TIMEOUT),
+            network: self.0.clone(),
         })
     }
 }
@@ -37,6 +39,7 @@ impl HttpClient for Reqwest {
 struct Connector {
     connect_timeout: Duration,
     read_timeout: Duration,
+    network: Network,
 }
 
 impl HttpConnector for Connector {
@@ -53,7 +56,12 @@ impl Connector {
         let body = body.bytes().map(<[u8]>::to_vec).unwrap_or_default();
         let request = ::http::Request::from_parts(parts, body);
         let request = reqwest::Request::try_from(request).map_err(user_error)?;
-        let client = self.client(request.url()).map_err(user_error)?;
+        // A client for one request: credentials are fetched once an hour or so, and no connection is open for so long.
+        let client = (self.network.client(request.url())).and_then(|builder| {
+            let builder = builder.connect_timeout(self.connect_timeout);
+            builder.read_timeout(self.read_timeout).build()
+        });
+        let client = client.map_err(user_error)?;
         let response = client.execute(request).await.map_err(transport_error)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.map_err(transport_error)?;
@@ -61,28 +69,6 @@ impl Connector {
         *answer.status_mut() = status;
         *answer.headers_mut() = headers;
         HttpResponse::try_from(answer).map_err(|e| ConnectorError::other(e.into(), None))
-    }
-
-    /// A client for one request: credentials are fetched once an hour or so, and a kept connection does not live so long.
-    fn client(&self, url: &reqwest::Url) -> reqwest::Result<reqwest::Client> {
-        let mut builder = reqwest::Client::builder()
-            .connect_timeout(self.connect_timeout)
-            .read_timeout(self.read_timeout)
-            .redirect(Policy::none());
-        if is_on_this_machine(url) {
-            builder = builder.no_proxy();
-        }
-        builder.build()
-    }
-}
-
-/// Whether a proxy cannot reach a service: those of containers and instances answer on this machine alone.
-fn is_on_this_machine(url: &reqwest::Url) -> bool {
-    match url.host() {
-        Some(url::Host::Ipv4(address)) => address.is_loopback() || address.is_link_local(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback() || address.is_unique_local(),
-        Some(url::Host::Domain(name)) => name == "localhost",
-        None => false,
     }
 }
 

@@ -1,16 +1,21 @@
 //! The region of a bucket that was opened without one.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use aws_config::meta::region::ProvideRegion;
 use aws_config::profile::region::ProfileFileRegionProvider;
 use object_store::{Error, Result};
-use reqwest::redirect::Policy;
+use url::Url;
+
+use super::network::Network;
+use crate::sync::fork;
 
 /// The region of AWS where nothing names another.
 pub(super) const DEFAULT_REGION: &str = "us-east-1";
 /// How long AWS may take to say where a bucket is, where the profile names a region to fall back on, …
-const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(4);
 /// … and where it names none.
 const LONG_TIMEOUT: Duration = Duration::from_secs(10);
 const BUCKET_REGION: &str = "x-amz-bucket-region";
@@ -23,7 +28,11 @@ pub(in crate::store) struct RegionLookup {
     pub(in crate::store) profile: Option<String>,
     /// Whether the bucket is at AWS, not behind another endpoint.
     pub(in crate::store) at_aws: bool,
+    pub(in crate::store) network: Network,
 }
+
+/// The regions that AWS named, by bucket: they do not change, and many stores are opened for one bucket.
+static REGIONS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
 
 impl RegionLookup {
     /// The region that AWS names for the bucket, else that of the profile, else `us-east-1`.
@@ -34,12 +43,23 @@ impl RegionLookup {
         if !self.at_aws {
             return Ok(of_profile.unwrap_or_else(|| DEFAULT_REGION.to_owned()));
         }
+        if let Some(region) = fork::lock(&REGIONS).get(&self.bucket) {
+            return Ok(region.clone());
+        }
         let timeout = if of_profile.is_some() {
             SHORT_TIMEOUT
         } else {
             LONG_TIMEOUT
         };
-        match (ask(&bucket_url(&self.bucket), timeout).await, of_profile) {
+        let answer = match bucket_url(&self.bucket) {
+            Ok(url) => ask(&self.network, url, timeout).await,
+            // No name of a bucket: the request itself will say so.
+            Err(_) => Ok(None),
+        };
+        if let Ok(Some(region)) = &answer {
+            fork::lock(&REGIONS).insert(self.bucket.clone(), region.clone());
+        }
+        match (answer, of_profile) {
             (Ok(Some(region)), _) | (Ok(None) | Err(_), Some(region)) => Ok(region),
             // No such bucket: the request itself will say so.
             (Ok(None), None) => Ok(DEFAULT_REGION.to_owned()),
@@ -82,23 +102,24 @@ pub(super) async fn profile_region(profile: Option<&str>) -> Option<String> {
 }
 
 /// A name with dots does not fit the certificate of the form with the bucket in the host.
-fn bucket_url(bucket: &str) -> String {
-    if bucket.contains('.') {
+fn bucket_url(bucket: &str) -> Result<Url, url::ParseError> {
+    Url::parse(&if bucket.contains('.') {
         format!("https://s3.amazonaws.com/{bucket}")
     } else {
         format!("https://{bucket}.s3.amazonaws.com")
-    }
+    })
 }
 
 /// The region that an answer names, whatever its status. None if the answer names none.
-async fn ask(url: &str, timeout: Duration) -> reqwest::Result<Option<String>> {
-    let client = reqwest::Client::builder()
-        .timeout(timeout)
-        .redirect(Policy::none())
-        .build()?;
+async fn ask(network: &Network, url: Url, timeout: Duration) -> reqwest::Result<Option<String>> {
+    let client = network.client(&url)?.timeout(timeout).build()?;
     let answer = client.head(url).send().await?;
     let region = answer.headers().get(BUCKET_REGION);
-    Ok(region.and_then(|r| r.to_str().ok()).map(ToOwned::to_owned))
+    match region.and_then(|r| r.to_str().ok()) {
+        Some(region) => Ok(Some(region.to_owned())),
+        None if answer.status().is_server_error() => answer.error_for_status().map(|_| None),
+        None => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -140,8 +161,11 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{}/bucket", listener.local_addr().unwrap());
             let answer = format!("HTTP/1.1 {status}\r\n{header}content-length: 0\r\n\r\n");
-            let (answered, line) =
-                tokio::join!(ask(&url, LONG_TIMEOUT), answer_once(listener, &answer));
+            let (network, url) = (Network::default(), Url::parse(&url).unwrap());
+            let (answered, line) = tokio::join!(
+                ask(&network, url, LONG_TIMEOUT),
+                answer_once(listener, &answer)
+            );
             assert_eq!(answered.unwrap().as_deref(), region, "{status}");
             assert_eq!(line, "HEAD /bucket HTTP/1.1");
         }
@@ -149,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_name_with_dots_is_not_part_of_the_host() {
-        assert_eq!(bucket_url("a-b"), "https://a-b.s3.amazonaws.com");
-        assert_eq!(bucket_url("a.b"), "https://s3.amazonaws.com/a.b");
+        let url = |bucket| bucket_url(bucket).unwrap().to_string();
+        assert_eq!(url("a-b"), "https://a-b.s3.amazonaws.com/");
+        assert_eq!(url("a.b"), "https://s3.amazonaws.com/a.b");
     }
 }

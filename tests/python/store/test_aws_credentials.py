@@ -79,6 +79,20 @@ FILES: dict[str, tuple[str, str, dict[str, str], str]] = {
         {"AWS_PROFILE": "default", "AWS_WEB_IDENTITY_TOKEN_FILE": "{token}", "AWS_ROLE_ARN": "arn:aws:iam::1:role/web"},
         "key-web",
     ),
+    "a role of a profile before a web identity": (
+        f"[profile base]\n{STATIC}[profile dev]\nrole_arn = arn:aws:iam::1:role/writer\nsource_profile = base\n",
+        "",
+        {"AWS_PROFILE": "dev", "AWS_WEB_IDENTITY_TOKEN_FILE": "{token}", "AWS_ROLE_ARN": "arn:aws:iam::1:role/web"},
+        "key-writer",
+    ),
+    "the other variable for a profile": (
+        f"[profile dev]\n{STATIC}", "", {"AWS_DEFAULT_PROFILE": "dev", "AWS_PROFILE": "none"}, "static",
+    ),
+    "keys before a process": ("[default]\ncredential_process = false\n", f"[default]\n{STATIC}", {}, "static"),
+    "keys beside half an SSO session": (
+        f"[sso-session corp]\nsso_start_url = {START_URL}\nsso_region = r\n[default]\nsso_session = corp\n{STATIC}",
+        "", {}, "static",
+    ),
     "a container": ("", "", {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{aws}/container"}, "key-container"),
     "keys of the environment": (
         "", f"[default]\n{STATIC}", {"AWS_ACCESS_KEY_ID": "env", "AWS_SECRET_ACCESS_KEY": "s"}, "env",
@@ -271,14 +285,55 @@ def test_an_sso_token_is_refreshed(home: Path, aws: FakeAws, s3: ScriptedS3) -> 
 
 
 def test_a_role_is_assumed_anew_before_its_credentials_expire(home: Path, aws: FakeAws, s3: ScriptedS3) -> None:
+    """Not for every request: concurrent ones share the outcome for some seconds, also that of a failure."""
     aws.expiry = datetime.now(UTC) + timedelta(minutes=4)
     _write_files(home, aws, *FILES["a role"][:2])
     store = _open(s3, aws_profile="dev")
-    store.write("a", b"x")
-    assert aws.asked[-1].signed_with == "static"
-    asked = len(aws.asked)
-    store.read_bytes("a")
-    assert len(aws.asked) == asked + 1
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: store.write(f"f{number}", b"x"), range(32)))
+    assert [asked.signed_with for asked in aws.asked] == ["static"]
+    time.sleep(2.1)
+    store.read_bytes("f1")
+    assert len(aws.asked) == 2
+
+
+def test_concurrent_requests_share_a_failure(home: Path, aws: FakeAws, s3: ScriptedS3) -> None:
+    config = f"[profile b]\n{STATIC}[profile dev]\nrole_arn = arn:aws:iam::1:role/forbidden\nsource_profile = b\n"
+    _write_files(home, aws, config, "")
+    store = _open(s3, aws_profile="dev")
+
+    def read(_number: int) -> None:
+        with pytest.raises(pds.PermissionDenied, match="not authorized to assume it"):
+            store.read_bytes("a")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read, range(32)))
+    assert len(aws.asked) == 1
+
+
+def test_a_service_that_cannot_be_reached(
+    home: Path, aws: FakeAws, s3: ScriptedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call may be repeated; a profile without credentials stays without."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:9")
+    _write_files(home, aws, *FILES["a role"][:2])
+    with pytest.raises(pds.BackendUnavailable, match='profile "dev"') as caught:
+        _open(s3, aws_profile="dev").read_bytes("a")
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "options", [{"aws_secret_access_key": "s"}, {"aws_secret_access_key": "s", "aws_access_key_id": ""}]
+)
+def test_half_a_pair_of_keys_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(pds.InvalidInput, match="aws_access_key_id"):
+        pds.Store("s3://bucket", options)
+
+
+def test_the_hint_names_the_profile_that_logs_in(home: Path, aws: FakeAws, s3: ScriptedS3) -> None:
+    _write_files(home, aws, FILES["a role by SSO"][0], "")
+    with pytest.raises(pds.PermissionDenied, match="aws sso login --profile dev"):
+        _open(s3, aws_profile="up").read_bytes("a")
 
 
 @pytest.mark.parametrize(("options", "region"), [({}, "eu-north-1"), ({"aws_region": "r"}, "r")])
@@ -316,7 +371,7 @@ def test_what_a_server_says_of_the_bucket_becomes_a_hint(status: int, code: str)
 
         def do_GET(self) -> None:
             asked.append(self.path)
-            body = f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
+            body = f"<Error><Code>{code}</Code><Token-0>hidden</Token-0></Error>".encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -337,5 +392,6 @@ def test_what_a_server_says_of_the_bucket_becomes_a_hint(status: int, code: str)
     error: Any = caught.value
     assert ("create the bucket" if status == 404 else "aws_region") in error.hint
     assert not error.retryable
+    assert "hidden" not in str(error) + repr(error)
     # After a 404 of a file, a listing tells whether it is a folder.
     assert len(asked) == (2 if status == 404 else 1)
