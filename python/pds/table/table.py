@@ -430,6 +430,9 @@ class Table(Writes):
         names = _check_export(leave_out, rebuild)
         is_given = location is not None
         url = require_text("location", location) if location is not None else self._location.url()
+        if url.startswith("az://"):
+            message = "readers of Iceberg do not know az://; pass location='abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH'"
+            raise InvalidInput(message, path=self.path)
         return IcebergExportResult(**_pds.export_iceberg(self._handle, url, is_given, names, rebuild))
 
     def was_committed(self, commit_id: str) -> int | None:

@@ -78,6 +78,8 @@ fn bound(value: &Value, data_type: &DataType) -> Option<Vec<u8>> {
             let micros = micros.as_primitive_opt::<arrow_array::types::Int64Type>()?;
             Some(micros.value(0).to_le_bytes().to_vec())
         }
+        // DuckDB 1.4.4 reads short bounds of longer decimals wrongly, and leaves out files that have rows.
+        D::Decimal128(precision, _) if *precision > MAX_BOUNDED_PRECISION => None,
         D::Decimal32(_, scale) | D::Decimal64(_, scale) | D::Decimal128(_, scale) => {
             let wide = D::Decimal128(38, *scale);
             let number = cast(&from_json(value, data_type).ok()?, &wide).ok()?;
@@ -97,6 +99,9 @@ fn shortest(number: i128) -> Vec<u8> {
     let redundant = (0..bytes.len() - 1).take_while(is_redundant).count();
     bytes[redundant..].to_vec()
 }
+
+/// The most digits of a decimal with bounds.
+const MAX_BOUNDED_PRECISION: u8 = 18;
 
 #[cfg(test)]
 mod tests {
@@ -125,5 +130,6 @@ mod tests {
             assert_eq!(bound(&value, &data_type), Some(bytes), "{value}");
         }
         assert_eq!(bound(&json!(1.5), &DataType::Float64), None);
+        assert_eq!(bound(&json!("1.28"), &DataType::Decimal128(19, 2)), None);
     }
 }

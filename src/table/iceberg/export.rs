@@ -363,8 +363,7 @@ fn build(
     let mut mapping = last.map(Metadata::name_mapping).unwrap_or_default();
     let has_names = |listed: &SnapshotFile| listed.file.columns.is_some();
     if !mapping.is_empty() || version.files.iter().any(has_names) {
-        let entries = plan.schema.to_mapping().into_iter();
-        mapping.extend(entries.filter_map(|entry| Some((entry["field-id"].as_i64()?, entry))));
+        plan.schema.extend_mapping(&mut mapping);
     }
     Metadata {
         format_version: 2,

@@ -40,7 +40,8 @@ impl Listing {
             listing.has_hint |= name == HINT_NAME;
             match parse(name) {
                 Some(version) => listing.versions.push(version),
-                None if name.ends_with(METADATA) => listing.foreign = Some(name.to_owned()),
+                // Also `.metadata.json.gz`.
+                None if name.contains(METADATA) => listing.foreign = Some(name.to_owned()),
                 None => {}
             }
         }
@@ -63,6 +64,16 @@ impl Listing {
             .map(Some)
     }
 
+    /// Whether an export wrote any of the versions.
+    async fn has_ours(&self, table: &Table) -> Result<bool> {
+        for version in self.versions.iter().rev() {
+            if Metadata::parse(&read(table, *version).await?).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn is_empty(&self) -> bool {
         self.versions.is_empty() && !self.has_hint
     }
@@ -77,11 +88,12 @@ fn metadata_path(version: u64) -> String {
     format!("{FOLDER}/{}", name(version))
 }
 
-/// Whether there is metadata that exports wrote.
+/// Whether there is metadata that exports wrote. Fails where another system has written beside it: a catalog in which an
+/// export was registered names files of the table, and no export can take away those that a vacuum removes.
 pub(super) async fn exists(table: &Table) -> Result<bool> {
     let listing = Listing::list(table).await?;
     match listing.last(table).await {
-        Err(e) if e.kind() == ErrorKind::ExportConflict => {
+        Err(e) if e.kind() == ErrorKind::ExportConflict && !listing.has_ours(table).await? => {
             log::warn!("the Iceberg metadata is not kept up to date: {e}");
             Ok(false)
         }

@@ -1,5 +1,7 @@
 //! A table's columns as Iceberg has them.
 
+use std::collections::BTreeMap;
+
 use arrow_schema::DataType;
 use serde_json::{Value, json};
 
@@ -15,6 +17,9 @@ pub(super) struct IcebergSchema {
     pub(super) columns: Vec<IcebergColumn>,
     /// The ids of the key, if its columns can identify rows in Iceberg.
     identifier: Vec<u32>,
+    /// The name mapping of columns that files may have and the schema has not: left out ones, and dropped ones. Readers
+    /// refuse a file without ids that has a column without an entry.
+    unexported: Vec<Value>,
 }
 
 /// An exported column.
@@ -40,8 +45,18 @@ impl IcebergSchema {
     ) -> Result<Self> {
         let fields = columns.fields_with_ids();
         let mut exported = Vec::new();
+        let retired = manifest.schema.retired.iter();
+        let mut unexported: Vec<Value> = retired
+            .map(|(id, stored)| json!({"field-id": id, "names": [stored]}))
+            .collect();
         for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
             if left_out.contains(&entry.id) {
+                unexported.push(match IcebergType::new(field) {
+                    Ok(data_type) => {
+                        mapping(Some(entry.id.into()), entry.stored_name(), &data_type)
+                    }
+                    Err(_) => json!({"field-id": entry.id, "names": [entry.stored_name()]}),
+                });
                 continue;
             }
             let data_type = match IcebergType::new(field) {
@@ -85,6 +100,7 @@ impl IcebergSchema {
         Ok(Self {
             columns: exported,
             identifier,
+            unexported,
         })
     }
 
@@ -102,12 +118,18 @@ impl IcebergSchema {
         json!({"type": "struct", "identifier-field-ids": self.identifier, "fields": fields})
     }
 
-    /// The names of columns in files without ids, as the default name mapping has them.
-    pub(super) fn to_mapping(&self) -> Vec<Value> {
-        let columns = self.columns.iter();
-        columns
-            .map(|column| mapping(Some(column.id.into()), &column.stored, &column.data_type))
-            .collect()
+    /// Adds the names of columns in files without ids to a default name mapping, by id.
+    pub(super) fn extend_mapping(&self, entries: &mut BTreeMap<i64, Value>) {
+        for entry in &self.unexported {
+            if let Some(id) = entry["field-id"].as_i64() {
+                // An earlier entry has the fields of a nested column that was dropped.
+                entries.entry(id).or_insert_with(|| entry.clone());
+            }
+        }
+        for column in &self.columns {
+            let id = i64::from(column.id);
+            entries.insert(id, mapping(Some(id), &column.stored, &column.data_type));
+        }
     }
 }
 

@@ -117,6 +117,52 @@ def test_filters(tmp_path: Path, *, nested: bool) -> None:
     assert any(bounds) is not nested
 
 
+@pytest.mark.parametrize(("precision", "scale"), [(9, 2), (18, 3), (19, 2), (20, 2), (38, 0), (38, 10)])
+def test_filters_of_decimals(tmp_path: Path, precision: int, scale: int) -> None:
+    """DuckDB 1.4 decodes short bounds of long decimals wrongly."""
+    schema = pa.schema([("id", pa.int64()), ("d", pa.decimal128(precision, scale))])
+    table = pds.write_table(tmp_path / "t", schema.empty_table())
+    for number, chunk in enumerate([[5, 5], [7, 7], [-1, -1], [0, None]]):
+        decimals = [None if value is None else Decimal(value) for value in chunk]
+        table.append(pa.table([[2 * number, 2 * number + 1], decimals], schema))
+    table.export_iceberg()
+    path = newest_metadata(tmp_path / "t")
+    filters = ["d = 5", "d <= 7", "d < 1", "d >= -1", "d > 5", "d IS NULL"]
+    reads = read_duckdb([(path, None, where) for where in filters], tmp_path)
+    for where, read in zip(filters, reads, strict=True):
+        assert read.num_rows == table.scan(where=where).count(), where
+
+
+@pytest.mark.parametrize("how", ["left out", "dropped", "dropped and added again"])
+def test_columns_of_files_without_ids_that_are_not_exported(tmp_path: Path, how: str) -> None:
+    """Readers refuse a file that has a column without a name in the mapping."""
+    (tmp_path / "t" / "old").mkdir(parents=True)
+    table = pds.write_table(tmp_path / "t", pa.table({"id": [1], "b": ["x"]}))
+    pq.write_table(pa.table({"id": [2, 3], "b": ["y", "z"]}), tmp_path / "t" / "old" / "1.parquet")
+    table.add_files(["t/old/1.parquet"])
+    if how != "left out":
+        table.alter.drop_column("b")
+    if how == "dropped and added again":
+        table.alter.add_column(pa.field("b", pa.string()))
+    table.export_iceberg(leave_out=["b"] if how == "left out" else None)
+    path = newest_metadata(tmp_path / "t")
+    expected = table.scan(["id"] if how == "left out" else None).to_pyarrow()
+    (read,) = read_duckdb([(path, None, "true")], tmp_path)
+    for rows in (read, read_pyiceberg(path), read_polars(path)):
+        assert str(rows_of(rows)) == str(rows_of(expected))
+
+
+def test_a_vacuum_stops_where_a_catalog_goes_on_from_an_export(table: pds.Table, tmp_path: Path) -> None:
+    """It would remove files that the metadata of the catalog names."""
+    table.append(make_rows(range(10)))
+    table.export_iceberg()
+    theirs = tmp_path / "t" / "metadata" / "00001-6a51.metadata.json"
+    theirs.write_bytes(newest_metadata(tmp_path / "t").read_bytes())
+    table.optimize.compact()
+    with pytest.raises(pds.ExportConflict, match="nothing was removed"):
+        table.vacuum(dt.timedelta(0))
+
+
 def test_readers_find_the_newest_version(table: pds.Table, tmp_path: Path) -> None:
     """By the folder of the table, or by the location that an export returns."""
     for number in range(3):
