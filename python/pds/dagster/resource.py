@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 class PdsResource(ConfigurableResource[Any]):
     """The tables, datasets and pipelines below a URL.
 
-        @dg.asset
-        def report(pds: PdsResource) -> None:
-            orders = pds.open_table("silver/orders").scan(where="amount > 100").to_pyarrow()
+    ```python
+    @dg.asset
+    def report(pds: PdsResource) -> None:
+        orders = pds.open_table("silver/orders").scan(where="amount > 100").to_pyarrow()
 
-        defs = dg.Definitions(assets=[report], resources={"pds": PdsResource(url="s3://bucket/lake")})
+    defs = dg.Definitions(assets=[report], resources={"pds": PdsResource(url="s3://bucket/lake")})
+    ```
 
     Args:
         url: The URL or path of a store, as for `pds.Store`.
