@@ -218,3 +218,12 @@ def test_an_old_duckdb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duckdb, "__version__", "1.5.6")
     with pytest.raises(pds.CapabilityNotSupported, match=r"2\.0"):
         pds.sql("SELECT 1")
+
+
+def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB would give the values of the first for both."""
+    monkeypatch.chdir(tmp_path)
+    table = pds.write_table("./t", pa.table({"a": [1], "A": [10]}))
+    for call in (lambda: pds.sql("SELECT * FROM './t'"), lambda: pds.sql("SELECT * FROM t", t=table)):
+        with pytest.raises(pds.InvalidInput, match="differ only in case"):
+            call()

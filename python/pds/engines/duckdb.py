@@ -22,6 +22,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
+
     from pds.store import CredentialProvider
 
 _OLDEST: Final = 2
@@ -60,6 +62,7 @@ def run_sql(
         normal = normalize_url(url)[0].rstrip("/")
         if normal not in sources:
             sources[normal] = SnapshotDataset(open_source(url, None, storage_options, credential_provider))
+            _check_columns(url, sources[normal].schema)
         connection.register(url, sources[normal])
     return connection.sql(query, params=params)
 
@@ -99,11 +102,21 @@ def _find_references(tree: object) -> Iterator[dict[str, Any]]:
             pending += node
 
 
+def _check_columns(name: str, schema: pa.Schema) -> None:
+    if len({column.lower() for column in schema.names}) < len(schema.names):
+        # DuckDB would give the values of one for the other.
+        message = f"{name!r} has columns whose names differ only in case, which DuckDB ignores: {schema.names}"
+        raise InvalidInput(message)
+
+
 def _to_scannable(name: str, table: object) -> object:
     if isinstance(table, Snapshot):
+        _check_columns(name, table.schema)
         return table.to_pyarrow_dataset()
     if isinstance(table, Dataset):
-        return SnapshotDataset(ChainSource(table, None))
+        source = ChainSource(table, None)
+        _check_columns(name, source.schema)
+        return SnapshotDataset(source)
     if isinstance(table, str):
         raise InvalidType(f"{name} must be a table or rows, not a text; pass pds.open_table({table!r})")
     return table

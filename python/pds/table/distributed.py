@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pds.arguments import arrow_stream
-from pds.errors import InvalidType
+from pds.errors import InvalidInput, InvalidType
 from pds.table.checks import check_size
 from pds.table.table import Table
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from pds.arguments import ArrowStream
     from pds.table.results import CommitResult
     from pds.table.staged import StagedWrite
+
+
+# The length of the id of a write, with which each of its messages begins.
+_ID_BYTES: Final = 16
 
 
 class TableWrite:
@@ -29,14 +34,20 @@ class TableWrite:
             nothing left to prepare, and `commit` returns this result.
     """
 
-    def __init__(self, write: StagedWrite, table: Table | None, committed: CommitResult | None) -> None:
+    def __init__(
+        self, write: StagedWrite, table: Table | None, committed: CommitResult | None, *, write_id: bytes, own_key: bool
+    ) -> None:
         self._write = write
         self._table = table
+        self._id = write_id
+        # Whether the caller gave the idempotency key.
+        self._own_key = own_key
+        self._lists: list[bytes] = []
         self.committed = committed
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         # Other processes need no snapshot, which a vacuum may remove meanwhile.
-        return TableWrite, (self._write, None, self.committed)
+        return {**self.__dict__, "_table": None}
 
     def __repr__(self) -> str:
         return f"TableWrite({self._write.store!r}, {self._write.path!r})"
@@ -49,7 +60,7 @@ class TableWrite:
             threads: The number of threads that encode. Defaults to one for each processor.
 
         Returns:
-            A message for `commit`, which lists the files. A vacuum removes files whose message was lost.
+            A message for `commit` of this write, which lists the files. A vacuum removes files that were not committed.
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a null and
@@ -58,46 +69,51 @@ class TableWrite:
         """
         count = None if threads is None else check_size("threads", threads, "threads")
         rows = arrow_stream(data)
-        return self._write.stage(rows.to_reader() if isinstance(rows, pa.Table) else rows, count)
+        return self._id + self._write.stage(rows.to_reader() if isinstance(rows, pa.Table) else rows, count)
 
     def commit(self, messages: Iterable[bytes]) -> CommitResult:
         """Commit prepared files as one version, in the order of the messages.
 
         The same call again, also by another process that has the write, changes nothing and returns the first result
-        with `replayed=True`. So repeat it after CommitStateUnknown. Files stay after an error; `abort` removes them.
+        with `replayed=True`. So repeat it after CommitStateUnknown. Further messages of the write are a further commit,
+        unless an idempotency key was given to `begin_write`: then only the first commit counts. A message belongs in
+        one commit. After an error, files stay until a vacuum removes them: an earlier call may have committed them.
 
         Args:
-            messages: The results of `prepare`, of one attempt of each task. A message that is there twice counts once.
+            messages: The results of `prepare` of this write, of one attempt of each task. A message that is there twice
+                counts once.
 
         Raises:
-            InvalidInput, InvalidType: A message is not the result of `prepare`.
+            InvalidInput: A message is of another write, or was committed together with others.
+            InvalidType: A message is not the result of `prepare`.
             CommitConflict, CommitStateUnknown: As for `Table.append`.
             TransactionExpired: As for `Table.append`; or the version at which the write began has been vacuumed, or the
                 table was dropped and created again since then. Nothing was committed.
         """
-        lists = _check_messages(messages)
+        lists = self._check_messages(messages)
         if self.committed is not None:
             return self.committed
+        write = self._write
+        if not self._own_key:
+            if set(lists) != set(self._lists) and not set(lists).isdisjoint(self._lists):
+                raise InvalidInput("some of these messages were committed before; pass the same ones, or further ones")
+            digests = sorted(hashlib.sha256(message).digest() for message in lists)
+            digest = hashlib.sha256(b"".join(digests)).hexdigest()
+            write = write.with_key(f"{write.commit_options.idempotency_key} {digest}")
         if self._table is None:
-            self._table = Table(self._write.store, self._write.path)
-        return self._write.commit(self._table, lists)
+            self._table = Table(write.store, write.path)
+        result = write.commit(self._table, lists)
+        self._lists = lists
+        return result
 
-    def abort(self, messages: Iterable[bytes]) -> None:
-        """Remove prepared files.
-
-        Call it only if `commit` was not called, or if it raised another error than CommitStateUnknown.
-
-        Raises:
-            InvalidInput, InvalidType: A message is not the result of `prepare`.
-        """
-        self._write.discard(_check_messages(messages))
-
-
-def _check_messages(messages: Iterable[bytes]) -> list[bytes]:
-    if isinstance(messages, bytes | str):
-        raise InvalidType("messages must be a list of the results of prepare, not one of them")
-    lists = list(dict.fromkeys(messages))
-    for message in lists:
-        if not isinstance(message, bytes):
-            raise InvalidType(f"messages must be results of prepare, not {type(message).__name__}")
-    return lists
+    def _check_messages(self, messages: Iterable[bytes]) -> list[bytes]:
+        """Return the lists of files of messages, each once."""
+        if isinstance(messages, bytes | str):
+            raise InvalidType("messages must be a list of the results of prepare, not one of them")
+        lists = list(messages)
+        for message in lists:
+            if not isinstance(message, bytes):
+                raise InvalidType(f"messages must be results of prepare, not {type(message).__name__}")
+            if message[:_ID_BYTES] != self._id:
+                raise InvalidInput("a message is not of this write: pass the results of its own prepare")
+        return [message[_ID_BYTES:] for message in dict.fromkeys(lists)]

@@ -16,6 +16,7 @@ __all__ = [
 ]
 
 import json
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -322,7 +323,7 @@ class Table(Writes):
             idempotency_key=idempotency_key,
             if_version=if_version,
         )
-        return TableWrite(write, self, committed)
+        return TableWrite(write, self, committed, write_id=uuid.uuid4().bytes, own_key=idempotency_key is not None)
 
     def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
         """Remove versions that were replaced longer ago than `retention`, and the objects that only they reference.

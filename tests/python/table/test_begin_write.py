@@ -35,10 +35,6 @@ def read_ids(table: pds.Table) -> list[int]:
     return pds.Table(table.store, table.path).scan(["id"]).to_pyarrow()["id"].to_pylist()
 
 
-def count_files(table: pds.Table) -> int:
-    return sum(info.path.endswith(".parquet") for info in table.store.list_files("t", recursive=True))
-
-
 def prepare_range(write: TableWrite, begin: int) -> bytes:
     return write.prepare(make_rows(*range(begin, begin + 10)), threads=1)
 
@@ -103,19 +99,37 @@ def test_overwrites(table: pds.Table) -> None:
     table.append(make_rows(5))
     with pytest.raises(pds.CommitConflict):
         write.commit([message])
-    write.abort([message])
     write = table.begin_write("overwrite")
     write.commit([write.prepare(make_rows(8))])
     assert read_ids(table) == [8]
 
 
-def test_files_of_an_aborted_write_are_removed(table: pds.Table) -> None:
+def test_messages_of_another_write_are_refused(table: pds.Table) -> None:
+    """Their files may have been committed and rewritten, or removed, or be of another table."""
     write = table.begin_write()
     messages = [write.prepare(make_rows(number)) for number in (1, 2)]
-    assert count_files(table) == 3
-    write.abort(messages)
-    assert count_files(table) == 1
-    assert read_ids(table) == [0]
+    write.commit(messages)
+    table.optimize.compact()
+    other = pds.Table.create(table.store, "other", SCHEMA)
+    for later in (table.begin_write(), table.begin_write("overwrite", "id > 5"), other.begin_write()):
+        with pytest.raises(pds.InvalidInput, match="not of this write"):
+            later.commit(messages)
+    assert read_ids(table) == [0, 1, 2]
+    assert read_ids(other) == []
+
+
+def test_each_set_of_messages_is_one_commit(table: pds.Table) -> None:
+    """Also of copies of the write: no commit is taken for that of other messages."""
+    write = table.begin_write()
+    copies = [pickle.loads(pickle.dumps(write)) for _ in range(3)]  # noqa: S301 our own
+    messages = [write.prepare(make_rows(number)) for number in (1, 2, 3)]
+    results = [copy.commit([message]) for copy, message in zip(copies, messages, strict=True)]
+    assert [(result.rows, result.replayed) for result in results] == [(1, False)] * 3
+    assert copies[2].commit([messages[0]]).replayed
+    assert write.commit([messages[1]]).replayed
+    assert read_ids(table) == [0, 1, 2, 3]
+    with pytest.raises(pds.InvalidInput, match="committed before"):
+        write.commit(messages)
 
 
 def test_a_write_is_older_than_a_vacuum(table: pds.Table) -> None:
@@ -140,7 +154,8 @@ def test_arguments_that_are_not_valid(table: pds.Table) -> None:
         (pds.InvalidType, lambda: write.commit(message)),  # type: ignore[arg-type]
         (pds.InvalidType, lambda: anything.commit([None])),
         (pds.InvalidInput, lambda: write.commit([b"message"])),
-        (pds.InvalidType, lambda: anything.abort(["message"])),
+        (pds.InvalidType, lambda: anything.commit(["message"])),
+        (pds.InvalidType, lambda: anything.commit([bytearray(message)])),
         (pds.InvalidType, lambda: write.prepare(7)),
         (pds.InvalidInput, lambda: write.prepare(make_rows(1), threads=0)),
         (pds.InvalidInput, lambda: write.prepare(pa.table({"other": [1]}))),
