@@ -444,3 +444,18 @@ def test_partitions_are_materialized_at_once(lake: pds.Store) -> None:
 
     assert _content(lake) == _as_content(*(_rows(int(key[-2:])) for key in keys))
     assert pds.Table(lake, "orders").scan(where=pc.field("n") == 0).count() == len(keys)
+
+
+def test_a_run_without_a_partition_is_refused(tmp_path: Path) -> None:
+    """It would replace the rows of all partitions."""
+    days = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04")
+
+    @dg.asset(partitions_def=days, metadata={"pds/partition_expr": "day"})
+    def orders() -> pa.Table:
+        return pa.table({"day": [dt.date(2026, 1, 1)], "n": [1]})
+
+    resources = {"io_manager": PdsTableIOManager(url=str(tmp_path))}
+    assert dg.materialize([orders], partition_key="2026-01-01", resources=resources).success
+    with pytest.raises(pds.InvalidInput, match="run it with a partition key"):
+        dg.materialize([orders], resources=resources)
+    assert pds.open_table(tmp_path / "orders").version == 2

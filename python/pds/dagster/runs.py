@@ -7,13 +7,17 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from dagster import DagsterInvariantViolationError
+from dagster import DagsterInvariantViolationError, RunsFilter
+
+from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance, DagsterRun, OutputContext, StepExecutionContext
 
 # The tag of a run that Dagster has started because its parent failed.
 _RETRIED: Final = "dagster/retry_number"
+_PARENT: Final = "dagster/parent_run_id"
+_SUCCESS: Final = "SUCCESS"
 
 
 def find_step_context(context: OutputContext) -> StepExecutionContext | None:
@@ -22,6 +26,21 @@ def find_step_context(context: OutputContext) -> StepExecutionContext | None:
         return context.step_context
     except DagsterInvariantViolationError:
         return None
+
+
+def check_has_partitions(context: OutputContext) -> None:
+    """Refuse a run without partitions of an asset that has some: it would replace those of other runs.
+
+    Raises:
+        InvalidInput: The asset has partitions, and the run has none.
+    """
+    if not context.has_asset_key or context.has_asset_partitions:
+        return
+    step = find_step_context(context)
+    is_declared = "pds/partition_expr" in (context.definition_metadata or {})
+    if is_declared or (step is not None and step.has_asset_partitions_for_output(context.name)):
+        label = context.asset_key.to_user_string()
+        raise InvalidInput(f"asset {label} has partitions, and this run has none: run it with a partition key")
 
 
 def make_idempotency_key(
@@ -62,20 +81,38 @@ def _format_key(run_id: str, parts: list[str]) -> str:
 def _find_first_run(run: DagsterRun, step_key: str, instance: DagsterInstance) -> DagsterRun:
     """Return the first run whose attempt of a step is completed by this run, or the run itself.
 
-    A re-execution completes the attempt of its parent if the step did not succeed there. Dagster's own retries of a run
-    complete all of its steps.
+    A re-execution completes the attempt of an ancestor that did not succeed at the step, unless another re-execution
+    has done so. Dagster's own retries of a run complete all of its steps. Runs without the step have no attempt.
     """
+    first = run
     while run.parent_run_id is not None:
         parent = instance.get_run_by_id(run.parent_run_id)
-        if parent is None or (_RETRIED not in run.tags and _has_succeeded(parent, step_key, instance)):
+        if parent is None:
             break
+        status = _get_status(parent, step_key, instance)
+        if _RETRIED not in run.tags and (
+            status == _SUCCESS or any(_is_completed(other, step_key, instance) for other in _siblings(run, instance))
+        ):
+            break
+        if status is not None or _RETRIED in run.tags:
+            first = parent
         run = parent
-    return run
+    return first
 
 
-def _has_succeeded(run: DagsterRun, step_key: str, instance: DagsterInstance) -> bool:
-    statuses = [step.status for step in instance.get_run_step_stats(run.run_id, [step_key])]
-    return any(status is not None and status.value == "SUCCESS" for status in statuses)
+def _siblings(run: DagsterRun, instance: DagsterInstance) -> list[DagsterRun]:
+    children = instance.get_runs(RunsFilter(tags={_PARENT: str(run.parent_run_id)}))
+    return [child for child in children if child.run_id != run.run_id]
+
+
+def _is_completed(run: DagsterRun, step_key: str, instance: DagsterInstance) -> bool:
+    return _get_status(run, step_key, instance) == _SUCCESS
+
+
+def _get_status(run: DagsterRun, step_key: str, instance: DagsterInstance) -> str | None:
+    """Return the status of a step, or None if the run did not begin it."""
+    statuses = [step.status.value for step in instance.get_run_step_stats(run.run_id, [step_key]) if step.status]
+    return _SUCCESS if _SUCCESS in statuses else next(iter(statuses), None)
 
 
 class _HashSink(io.RawIOBase):

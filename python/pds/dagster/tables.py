@@ -14,7 +14,7 @@ from pds.arguments import arrow_stream, is_in_memory
 from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
 from pds.dagster.names import join
 from pds.dagster.partitions import PartitionGuard, Partitions
-from pds.dagster.runs import find_step_context, make_idempotency_key
+from pds.dagster.runs import check_has_partitions, find_step_context, make_idempotency_key
 from pds.dagster.table_options import TableOptions
 from pds.errors import AlreadyExists, InvalidType, NotFound, RemoteStoreError, VersionExpired
 from pds.table.options import NewTable
@@ -106,6 +106,7 @@ class PdsTableIOManager(ConfigurableIOManager):
             CommitConflict, CommitStateUnknown, TransactionExpired: As for `pds.Table.append`.
         """
         options = TableOptions.of(context.definition_metadata, self.mode)
+        check_has_partitions(context)
         partitions = Partitions.of(context, options.partition_expr)
         rows, path = _to_arrow(obj), _get_path(context)
         table = _find_table(self.store, path)
@@ -118,17 +119,26 @@ class PdsTableIOManager(ConfigurableIOManager):
             table = _create_table(self.store, path, schema, options)
         try:
             result = options.write(table, guarded, where, key)
+            if result.replayed and options.mode != "append" and table.refresh().version != result.version:
+                # Another commit may have replaced the rows of the earlier attempt.
+                result = options.write(table, guarded, where, None)
         except RemoteStoreError:
             # The engine has the message of an error that was raised while it read a stream, and not its type.
             if guard is not None and guard.failure is not None:
                 raise guard.failure from None
             raise
-        self._report(context, table, result, partitions)
+        counts_partition = options.mode == "overwrite" and partitions is not None and len(partitions.keys) == 1
+        self._report(context, table, result, counts_partition=counts_partition)
 
-    def _report(
-        self, context: OutputContext, table: Table, result: CommitResult, partitions: Partitions | None
-    ) -> None:
-        """Log the metadata of a commit, and set the data version of the asset."""
+    def _report(self, context: OutputContext, table: Table, result: CommitResult, *, counts_partition: bool) -> None:
+        """Log the metadata of a commit, and set the data version of the asset.
+
+        Args:
+            context: The context of the output.
+            table: The table.
+            result: The result of the commit.
+            counts_partition: Whether the rows of the commit are those of one partition.
+        """
         rows = result.rows
         if result.replayed:
             rows = _count_committed_rows(table, result.version)
@@ -145,7 +155,7 @@ class PdsTableIOManager(ConfigurableIOManager):
             "dagster/uri": url,
             "dagster/column_schema": make_table_schema(table.schema),
         }
-        if partitions is not None and len(partitions.keys) == 1:
+        if counts_partition:
             metadata["dagster/partition_row_count"] = rows
         # What the asset itself has reported stays: the rows are committed, and must not be reported as failed.
         context.add_output_metadata({k: v for k, v in metadata.items() if k not in context.output_metadata})
@@ -168,6 +178,9 @@ class PdsTableIOManager(ConfigurableIOManager):
         upstream = context.upstream_output
         options = TableOptions.of({} if upstream is None else upstream.definition_metadata, self.mode)
         partitions = Partitions.of(context, options.partition_expr)
+        if partitions is not None and not partitions.keys and _find_table(self.store, _get_path(context)) is None:
+            # The first partition of an asset that depends on its own earlier ones.
+            return None
         table = Table(self.store, _get_path(context))
         if target.frame == "pds.Table":
             return table
