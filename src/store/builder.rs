@@ -221,7 +221,7 @@ impl StoreBuilder {
                 AmazonS3ConfigKey::from_str(name).map_err(|e| self.configuration_error(&e))?;
             builder = builder.with_config(key, value);
         }
-        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+        let endpoint = aws::endpoint(&builder);
         if let Some(text) = &endpoint {
             let url = Url::parse(text).ok().filter(Url::has_host);
             match url.as_ref().map(Url::scheme) {

@@ -57,7 +57,7 @@ pub(in crate::store) fn chain_provider(
     if profile.is_none() && is_decided {
         return Ok(None);
     }
-    let has_endpoint = get(&AmazonS3ConfigKey::Endpoint).is_some();
+    let has_endpoint = endpoint(builder).is_some();
     let chain = Arc::new(CredentialChain {
         profile: profile.map(ToOwned::to_owned),
         asks_metadata: !has_endpoint,
@@ -70,6 +70,13 @@ pub(in crate::store) fn chain_provider(
     let provider = CachedCredentialProvider::new(chain, clock, credentials::aws_credential);
     let provider = provider.with_pause(CHAIN_PAUSE, CredentialError::NotInChain);
     Ok(Some(Arc::new(provider)))
+}
+
+/// The endpoint of the options or the environment; that for S3 alone comes first.
+pub(in crate::store) fn endpoint(builder: &AmazonS3Builder) -> Option<String> {
+    let keys = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
+    let mut values = keys.iter().filter_map(|key| builder.get_config_value(key));
+    values.find(|value| !value.is_empty())
 }
 
 /// Whether the value of an option means true, as `object_store` has it.

@@ -200,6 +200,19 @@ def test_a_profile_of_the_options_comes_before_the_environment(
     assert _signing_keys(s3) == ["static"]
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_of_the_environment(
+    name: str, home: Path, aws: FakeAws, s3: ScriptedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be http://, and AWS is not asked for the region of its bucket."""
+    _write_files(home, aws, "", f"[default]\n{STATIC}")
+    monkeypatch.setenv(name, s3.endpoint)
+    store = pds.Store("s3://bucket", max_retries=0)
+    store.write("a", b"x")
+    assert store.read_bytes("a") == b"x"
+    assert set(_signing_keys(s3)) == {"static"}
+
+
 def test_an_instance_is_asked_last(aws: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store with an endpoint of its own does not ask it, so its credentials are seen by their region alone."""
     store = pds.Store("s3://bucket", aws_region="eu-west-1", max_retries=0, retry_timeout=1, proxy_url=aws.endpoint)
