@@ -167,7 +167,9 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
         if let Some(credential) = cached.valid_after(now + REFRESH_BEFORE_EXPIRY) {
             return Ok(Arc::clone(credential));
         }
-        if cached.fetched_at.is_some_and(|at| now - at < self.pause) {
+        let just_fetched = TimeDelta::zero()..self.pause;
+        // Not if the clock was set back: that would be long.
+        if (cached.fetched_at).is_some_and(|at| just_fetched.contains(&(now - at))) {
             match (cached.valid_after(now), &cached.failure) {
                 (Some(credential), _) => return Ok(Arc::clone(credential)),
                 (None, Some(e)) => return Err((self.failure)(e.duplicate()).into()),
@@ -175,7 +177,8 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
             }
         }
         let fetched = self.source.fetch().await;
-        cached.fetched_at = Some(self.clock.now());
+        let now = self.clock.now();
+        cached.fetched_at = Some(now);
         let (values, expiry) = match fetched {
             Ok(fetched) => fetched,
             Err(e) => {
