@@ -98,6 +98,21 @@ def test_a_retry_with_other_rows(
     assert event.metadata["replayed"].value == (mode == "append")
 
 
+def test_an_attempt_whose_rows_were_replaced_is_written_again(
+    lake: pds.Store, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """The rows are those of the last attempt, also if they are those of an earlier one."""
+    values = iter([_rows(1), _rows(2), _rows(1)])
+    manager = LosesAnswers(url=str(tmp_path / "lake"), failures=2)
+    orders = _make_asset("overwrite", lambda: next(values), retries=2)
+    result = dg.materialize([orders], instance=instance, resources={"io_manager": manager})
+
+    (event,) = result.asset_materializations_for_node("orders")
+    (commit,) = pds.Table(lake, "orders").history(1)
+    assert _ids(lake) == [1]
+    assert event.metadata["commit_id"].value == commit["commit_id"]
+
+
 @pytest.mark.parametrize(("mode", "expected"), [("append", [1, 1]), ("upsert", [1]), ("overwrite", [1])])
 def test_a_new_run_writes_anew(
     lake: pds.Store, instance: dg.DagsterInstance, tmp_path: Path, mode: str, expected: list[int]
@@ -173,6 +188,30 @@ def _run_process(*arguments: Any) -> int | None:
     process.start()
     process.join()
     return process.exitcode
+
+
+@pytest.fixture
+def killed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a run that was killed after it appended to `orders`."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    values = {"LAKE": tmp_path / "lake", "KILLED": tmp_path / "killed", "MODE": "append", "DAGSTER_HOME": home}
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+    assert _run_process(str(home)) == -signal.SIGKILL
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        (run,) = instance.get_runs()
+    return str(run.run_id)
+
+
+def test_a_run_is_re_executed_twice(lake: pds.Store, tmp_path: Path, killed_run: str) -> None:
+    """The first re-execution completes the append of the run; the second, which a person starts, appends anew."""
+    home = str(tmp_path / "home")
+    assert _run_process(home, killed_run) == 0
+    assert _ids(lake) == [1, 2]
+    assert _run_process(home, killed_run) == 0
+    assert _ids(lake) == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("mode", MODES)

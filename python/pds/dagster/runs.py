@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # The tag of a run that Dagster has started because its parent failed.
 _RETRIED: Final = "dagster/retry_number"
-_PARENT: Final = "dagster/parent_run_id"
 _SUCCESS: Final = "SUCCESS"
 
 
@@ -101,8 +100,11 @@ def _find_first_run(run: DagsterRun, step_key: str, instance: DagsterInstance) -
 
 
 def _siblings(run: DagsterRun, instance: DagsterInstance) -> list[DagsterRun]:
-    children = instance.get_runs(RunsFilter(tags={_PARENT: str(run.parent_run_id)}))
-    return [child for child in children if child.run_id != run.run_id]
+    """Return the other re-executions of the parent of a run. Not all of them have the tag of their parent."""
+    parent = instance.get_run_record_by_id(str(run.parent_run_id))
+    created_after = None if parent is None else parent.create_timestamp
+    runs = instance.get_runs(RunsFilter(job_name=run.job_name, created_after=created_after))
+    return [other for other in runs if other.parent_run_id == run.parent_run_id and other.run_id != run.run_id]
 
 
 def _is_completed(run: DagsterRun, step_key: str, instance: DagsterInstance) -> bool:
