@@ -119,7 +119,7 @@ def _verify_datasets(manager: DatasetIOManager, key: AssetKey, read_data: bool) 
     problems: list[tuple[str, str]] = []
     paths = list(manager.list_datasets(key))
     if not paths:
-        raise NotFound("there is no dataset of the asset", path=key.to_user_string())
+        raise NotFound("the asset has no dataset", path=key.to_user_string())
     for path in paths:
         try:
             report = manager.datasets.verify_dataset(path)

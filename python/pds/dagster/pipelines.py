@@ -66,7 +66,7 @@ def pipeline_assets(
         resource_key: The resource key of the `PdsResource`.
 
     Raises:
-        InvalidInput: There are no stages, or Dagster does not take a name. Runs raise it for a stage that the pipeline
+        InvalidInput: `stages` is empty, or Dagster does not take a name. Runs raise it for a stage that the pipeline
             does not have.
     """
     dependencies = _check_stages(stages)

@@ -53,7 +53,7 @@ class PdsResource(ConfigurableResource[Any]):
             as_of: A version, a time with a time zone, or a tag. Defaults to the newest version.
 
         Raises:
-            NotFound: There is no table, or no such tag.
+            NotFound: The table or the tag does not exist.
             VersionExpired: A vacuum removed the version.
             InvalidInput: The version is not valid.
         """

@@ -55,7 +55,7 @@ def table_sensor(
         try:
             table = resource.open_table(path)
         except NotFound:
-            return SkipReason(f"there is no table {path} yet")
+            return SkipReason(f"table {path} does not exist yet")
         (newest,) = table.history(1)
         cursor = f"{newest['version']} {newest['commit_id']}"
         if cursor == context.cursor:

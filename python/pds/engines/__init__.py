@@ -37,7 +37,7 @@ def scan_polars(
         credential_provider: As for `Store`.
 
     Raises:
-        NotFound: The folder is neither, or there is no such tag or block.
+        NotFound: The folder is not a table, dataset or chain, or the tag or block does not exist.
         VersionExpired: A vacuum removed the version.
         InvalidInput: The URL, the version or an option is not valid; or the folder is a pipeline; or `as_of` is for a
             dataset, which has one version.

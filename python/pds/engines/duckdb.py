@@ -45,7 +45,7 @@ def run_sql(
     if int(duckdb.__version__.split(".")[0]) < _OLDEST:
         # Older ones lose rows: they filter datasets of pyarrow as if NaN were not above all numbers.
         raise CapabilityNotSupported(f"pds.sql needs DuckDB {_OLDEST}.0 or newer, not {duckdb.__version__}")
-    # Variables of this module are no tables of the query.
+    # A query must not see the variables of this module.
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
     names = _find_tables(connection, require_text("query", query))
     registered = {name.lower() for name in tables}

@@ -42,7 +42,7 @@ def open_source(
     """Open the table, the dataset or the chain at a URL.
 
     Raises:
-        NotFound: The folder is neither, or there is no such tag or block.
+        NotFound: The folder is not a table, dataset or chain, or the tag or block does not exist.
         VersionExpired: A vacuum removed the version.
         InvalidInput: The URL, the version or an option is not valid; or the folder is a pipeline; or `as_of` is for a
             dataset, which has one version.
@@ -52,7 +52,7 @@ def open_source(
     try:
         table = Table(store, path)
     except (NotFound, InvalidPath):
-        # It is no table, or a pipeline.
+        # It may be something else, or a pipeline.
         kind = find_kind(store, path)
     else:
         return table if as_of is None else table.as_of(as_of)
