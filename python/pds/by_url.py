@@ -107,6 +107,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
     mode: Mode = "error",
     key: str | Sequence[str] | None = None,
     sort_by: str | Sequence[str] | None = None,
+    exports: str | Sequence[str] | None = None,
     schema_mode: Literal["strict", "merge"] = "strict",
     idempotency_key: str | None = None,
     options: WriteOptions | None = None,
@@ -126,6 +127,8 @@ def write_table(  # noqa: PLR0913 what a table is made of
             rows (older versions keep theirs), `"ignore"` writes nothing.
         key: The names of the columns that identify a row. Of an existing table it must be the same.
         sort_by: The names of the columns that files are sorted by. Of an existing table it must be the same.
+        exports: The formats to which every commit is exported: `"delta"`, `"iceberg"`; see `Table.exports`. Of an
+            existing table they must be the same.
         schema_mode: As for `Table.append`.
         idempotency_key: As for `Table.append`: a second write with the same key changes nothing. For the modes
             `"append"` and `"overwrite"`.
@@ -138,16 +141,16 @@ def write_table(  # noqa: PLR0913 what a table is made of
 
     Raises:
         AlreadyExists: The table exists and `mode` is `"error"`; or the folder is a dataset.
-        InvalidInput: The URL or an option is not valid; or the rows do not fit the table; or its key or sort order is
-            another.
+        InvalidInput: The URL or an option is not valid; or the rows do not fit the table; or its key, sort order or
+            exports are others.
         InvalidType: An argument has an invalid type.
         UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
         CommitConflict, CommitStateUnknown: As for `Table.append`.
     """
     _check_mode(mode, schema_mode, idempotency_key)
-    roles = {
-        role: None if names is None else check_names(role, names)
-        for role, names in (("key", key), ("sort_by", sort_by))
+    properties = {
+        name: None if values is None else check_names(name, values)
+        for name, values in (("key", key), ("sort_by", sort_by), ("exports", exports))
     }
     store, path = open_parent(url, storage_options, credential_provider)
     rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
@@ -156,7 +159,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
         if store.exists(f"{path}/_SUCCESS"):
             raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
         try:
-            return Table._create_with_rows(store, path, NewTable.of(rows.data.schema, **roles), rows, options)  # noqa: SLF001 of the package
+            return Table._create_with_rows(store, path, NewTable.of(rows.data.schema, **properties), rows, options)  # noqa: SLF001 of the package
         except AlreadyExists as error:
             if mode == "error":
                 raise
@@ -167,7 +170,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
     elif mode == "error":
         message = f'a table already exists at {path!r}; pass mode="append" or mode="overwrite" to write to it'
         raise AlreadyExists(message, path=path)
-    _check_roles(table, roles)
+    _check_properties(table, properties)
     if mode == "append":
         table.append(rows.data, schema_mode=schema_mode, idempotency_key=idempotency_key)
     elif mode == "overwrite":
@@ -184,12 +187,16 @@ def _check_mode(mode: str, schema_mode: str, idempotency_key: object) -> None:
         raise InvalidInput(f'a write with an idempotency key may be repeated; pass mode="append", not mode={mode!r}')
 
 
-def _check_roles(table: Table, roles: dict[str, builtins.list[str] | None]) -> None:
-    """Refuse a table with another key or sort order than the one that was asked for."""
-    for role, requested in roles.items():
-        existing = table._get_column_names(role)  # noqa: SLF001 of the package
-        if requested is not None and existing != requested:
-            raise InvalidInput(f"the table has {role}={existing}, not {role}={requested}")
+def _check_properties(table: Table, properties: dict[str, builtins.list[str] | None]) -> None:
+    """Refuse a table with another key or sort order, or other exports, than those that were asked for."""
+    for name, requested in properties.items():
+        if name == "exports":
+            existing, is_same = [*table.exports], set(requested or ()) == set(table.exports)
+        else:
+            existing = table._get_column_names(name)  # noqa: SLF001 of the package
+            is_same = existing == requested
+        if requested is not None and not is_same:
+            raise InvalidInput(f"the table has {name}={existing}, not {name}={requested}")
 
 
 def read_dataset(

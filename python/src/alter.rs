@@ -1,11 +1,13 @@
 //! Changes of a table's columns.
 
+use pds::table::SetExports;
 use pds::table::actions::Alter;
 use pyo3::prelude::*;
 
 use crate::commits::CommitFields;
 use crate::handle::TableHandle;
 use crate::input::extract_schema;
+use crate::runtime::into_py_result;
 
 /// Adds the only column of `schema` to the table.
 #[pyfunction]
@@ -66,11 +68,28 @@ fn reorder(
     table.commit_change(py, Alter::Reorder { columns }, timeout)
 }
 
+/// Sets the formats to which every commit is exported.
+#[pyfunction]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "pyo3 hands arguments over by value"
+)]
+fn set_exports(
+    py: Python<'_>,
+    table: &TableHandle,
+    formats: Vec<String>,
+    timeout: f64,
+) -> PyResult<(CommitFields, TableHandle)> {
+    let change = into_py_result(py, SetExports::new(&formats))?;
+    table.commit_change(py, change, timeout)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(add_column, module)?)?;
     module.add_function(wrap_pyfunction!(widen, module)?)?;
     module.add_function(wrap_pyfunction!(rename_column, module)?)?;
     module.add_function(wrap_pyfunction!(drop_column, module)?)?;
     module.add_function(wrap_pyfunction!(reorder, module)?)?;
+    module.add_function(wrap_pyfunction!(set_exports, module)?)?;
     Ok(())
 }

@@ -8,24 +8,32 @@ use crate::runtime::{into_py_result, run};
 use crate::table_results::IcebergExportFields;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(export_iceberg, module)?)
+    module.add_function(wrap_pyfunction!(export_iceberg, module)?)?;
+    module.add_function(wrap_pyfunction!(check_iceberg_location, module)?)
 }
 
-/// Exports the newest version of a table. `location` is that of the store unless `is_given`.
+/// Refuses the URL of a folder that readers of Iceberg cannot find.
+#[pyfunction]
+fn check_iceberg_location(py: Python<'_>, url: &str) -> PyResult<()> {
+    into_py_result(py, table::check_iceberg_location(url))
+}
+
+/// Exports the newest version of a table. `location` is as a user gave it (`given`), or as this process reaches the folder
+/// (`store`), the latter perhaps only for a first export (`first`).
 #[pyfunction]
 fn export_iceberg(
     py: Python<'_>,
     snapshot: &TableHandle,
     location: String,
-    is_given: bool,
+    origin: &str,
     leave_out: Option<Vec<String>>,
     rebuild: bool,
 ) -> PyResult<IcebergExportFields> {
     let table = into_py_result(py, snapshot.table())?;
-    let location = if is_given {
-        Location::Given(location)
-    } else {
-        Location::OfStore(location)
+    let location = match origin {
+        "given" => Location::Given(location),
+        "store" => Location::OfStore(location),
+        _ => Location::OfFirst(location),
     };
     let options = IcebergOptions {
         location: Some(location),

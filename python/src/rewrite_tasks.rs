@@ -86,7 +86,7 @@ fn commit_rewrites(
     let groups = into_py_result(py, groups.collect::<Result<Vec<RewrittenGroup>>>())?;
     let base = Arc::clone(&snapshot.manifest);
     let compacted = run(py, move || async move {
-        table::commit_rewrites(&table, base, groups, &options).await
+        Box::pin(table::commit_rewrites(&table, base, groups, &options)).await
     })?;
     Ok(compacted.map(|c| snapshot.outcome_and_snapshot(&c.committed, &c.added)))
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use chrono::DateTime;
 use pds::store::Store;
-use pds::table::actions::{NewTable, Restore, create};
+use pds::table::actions::{Restore, create};
 use pds::table::format::{CommitId, DataFile, TableManifest, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
@@ -28,11 +28,12 @@ use pyo3_arrow::PySchema;
 use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, rewrite_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
-use crate::input::{extract_reader, extract_schema, parse_seconds};
+use crate::input::{extract_reader, parse_seconds};
 use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
+use crate::table_create::PyNewTable;
 use crate::table_results::{CheckFields, FileListFields, ScanPlanFields, VacuumFields};
 
 #[pymethods]
@@ -43,11 +44,9 @@ impl TableHandle {
         py: Python<'_>,
         store: &StoreHandle,
         path: String,
-        schema: &Bound<'_, PyAny>,
-        key: Vec<String>,
-        sort_by: Vec<String>,
+        new_table: PyNewTable<'_>,
     ) -> PyResult<Self> {
-        let new = into_py_result(py, NewTable::new(&extract_schema(schema)?, &key, &sort_by))?;
+        let new = new_table.to_new_table(py)?;
         let table = into_py_result(py, store.store().and_then(|s| Table::new(s, &path)))?;
         let snapshot = run(py, move || async move { create(&table, new).await })?;
         Ok(Self {
@@ -130,6 +129,12 @@ impl TableHandle {
         })?;
         let bytes = entries.iter().map(|e| PyBytes::new(py, &e.to_bytes()));
         Ok(bytes.collect())
+    }
+
+    /// The formats to which every commit is exported.
+    #[getter]
+    fn exports(&self) -> Vec<String> {
+        self.manifest.exports.iter().cloned().collect()
     }
 
     /// The number of data files; sends no request.

@@ -13,10 +13,19 @@ use crate::store::StoreHandle;
 
 /// The attributes of `pds.table.options.NewTable`.
 #[derive(Debug, FromPyObject)]
-struct PyNewTable<'py> {
+pub(crate) struct PyNewTable<'py> {
     schema: Bound<'py, PyAny>,
     key: Vec<String>,
     sort_by: Vec<String>,
+    exports: Vec<String>,
+}
+
+impl PyNewTable<'_> {
+    pub(crate) fn to_new_table(&self, py: Python<'_>) -> PyResult<NewTable> {
+        let schema = extract_schema(&self.schema)?;
+        let new = NewTable::new(&schema, &self.key, &self.sort_by);
+        into_py_result(py, new.and_then(|new| new.with_exports(&self.exports)))
+    }
 }
 
 /// Creates a table whose first version has the rows of a stream, and opens that version.
@@ -36,11 +45,7 @@ fn create_table_with_rows(
     input_in_memory: bool,
     commit: PyCommitOptions,
 ) -> PyResult<TableHandle> {
-    let schema = extract_schema(&new_table.schema)?;
-    let new = into_py_result(
-        py,
-        NewTable::new(&schema, &new_table.key, &new_table.sort_by),
-    )?;
+    let new = new_table.to_new_table(py)?;
     let table = into_py_result(py, store.store().and_then(|s| Table::new(s, &path)))?;
     let input = extract_reader(data)?;
     let write_options = TableWriteOptions {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{Table, delta_log, iceberg};
 use crate::error::{ErrorKind, Result};
 use crate::versions::remove_versions;
-use crate::versions::vacuum::{VacuumReport, vacuum_after};
+use crate::versions::vacuum::{VacuumReport, before, store_time, vacuum_after};
+
+/// Younger objects of exports stay, because requests for them, or exports that name them, may still be under way.
+const MIN_EXPORT_AGE: Duration = Duration::from_hours(24);
 
 /// As [`vacuum`](crate::versions::vacuum::vacuum), of a table that may be exported: exports are brought up to date before
 /// anything is removed.
@@ -27,7 +30,53 @@ pub async fn vacuum_exported(
             )
         })
     };
-    vacuum_after(table, retention, dry_run, timeout, export).await
+    let report = vacuum_after(table, retention, dry_run, timeout, export).await?;
+    if !dry_run {
+        prune_exports(table, retention).await;
+    }
+    Ok(report)
+}
+
+/// Removes what only expired versions had in exports, unless it is young. What fails is left to the next vacuum.
+async fn prune_exports(table: &Table, retention: Duration) {
+    let retention = retention.max(MIN_EXPORT_AGE);
+    let pruned = [
+        ("Delta", prune_delta(table, retention).await),
+        ("Iceberg", prune_iceberg(table, retention).await),
+    ];
+    let root = table.root();
+    for (format, removed) in pruned {
+        match removed {
+            Ok(0) => {}
+            Ok(count) => {
+                log::info!(
+                    "{count} objects of the export of {root:?} to {format} have expired and were removed"
+                );
+            }
+            Err(e) => {
+                log::warn!(
+                    "what has expired of the export of {root:?} to {format} was not removed: {e}"
+                );
+            }
+        }
+    }
+}
+
+async fn prune_delta(table: &Table, retention: Duration) -> Result<usize> {
+    if !delta_log::is_exported(table).await? {
+        return Ok(0);
+    }
+    let cutoff = before(store_time(table).await?, retention);
+    let newest = table.newest().await?.manifest;
+    delta_log::prune(table, &newest, cutoff).await
+}
+
+async fn prune_iceberg(table: &Table, retention: Duration) -> Result<usize> {
+    if !iceberg::is_exported(table).await? {
+        return Ok(0);
+    }
+    let cutoff = before(store_time(table).await?, retention);
+    iceberg::prune(table, cutoff).await
 }
 
 /// Removes a table with its exports, which go first, so that their readers find no table instead of missing files.

@@ -5,7 +5,7 @@
 //! ([`ErrorKind::ManifestCorrupted`](crate::ErrorKind::ManifestCorrupted)). Paths are relative to the table's folder,
 //! columns are named by id.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,9 @@ pub struct TableManifest {
     /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
+    /// The formats to which every commit is exported: "delta", "iceberg", or others that a newer writer knows.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub exports: BTreeSet<String>,
 }
 
 /// The columns of a table.

@@ -23,6 +23,7 @@ mod delta_log;
 mod explain;
 mod export;
 mod export_upkeep;
+mod exports;
 mod external;
 mod findings;
 pub mod format;
@@ -73,9 +74,12 @@ pub use self::delete::{DeleteResult, delete, is_key_range};
 pub use self::delta_log::{DeltaExport, DeltaOptions, export_delta};
 pub use self::explain::{ScanPlan, explain};
 pub use self::export_upkeep::{drop_exported, vacuum_exported};
+pub use self::exports::SetExports;
 pub use self::external::{ExternalFile, external_snapshot};
 use self::format::TableManifest;
-pub use self::iceberg::{IcebergExport, IcebergOptions, Location, export_iceberg};
+pub use self::iceberg::{
+    IcebergExport, IcebergOptions, Location, check_iceberg_location, export_iceberg,
+};
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};

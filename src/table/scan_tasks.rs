@@ -148,6 +148,7 @@ pub(super) fn without_files(manifest: &TableManifest) -> TableManifest {
         transactions: BTreeMap::new(),
         older_transactions: Vec::new(),
         tags: BTreeMap::new(),
+        exports: BTreeSet::new(),
         ..manifest.clone()
     }
 }

@@ -5,6 +5,7 @@
 //! a schema without columns, one that Parquet does not support, and unknown or duplicate columns in a
 //! key (`InvalidInput`). A manifest whose schema cannot be decoded is `ManifestCorrupted`.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 
@@ -64,6 +65,7 @@ impl NewTable {
             sort_by: resolve_ids("sort_by", sort_by)?,
             arrow_schema,
             schema: columns,
+            exports: BTreeSet::new(),
         })
     }
 }

@@ -33,6 +33,7 @@ fn new_table() -> NewTable {
         arrow_schema: Bytes::new(),
         key: Vec::new(),
         sort_by: Vec::new(),
+        exports: std::collections::BTreeSet::new(),
     }
 }
 

@@ -111,7 +111,7 @@ class PdsTableIOManager(ConfigurableIOManager):
         rows, path = _to_arrow(obj), _get_path(context)
         table = _find_table(self.store, path)
         options.check_table(table)
-        schema = NewTable.of(rows.schema, (), ()).schema if table is None else table.schema
+        schema = NewTable.of(rows.schema, (), (), ()).schema if table is None else table.schema
         guard = None if partitions is None else PartitionGuard(partitions, schema)
         guarded, where = (rows, None) if guard is None else (guard.check(rows), guard.where)
         key = make_idempotency_key(context, rows, is_append=options.mode == "append")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,8 +29,9 @@ class Alter:
     columns of the table, `InvalidType` if an argument has an invalid type, and the commit errors of `Table.append`.
     """
 
-    def __init__(self, commit: _Commit) -> None:
+    def __init__(self, commit: _Commit, set_exports: Callable[[str | Sequence[str]], CommitResult]) -> None:
         self._commit = commit
+        self._set_exports = set_exports
 
     def add_column(self, column: str | pa.Field[pa.DataType], type: pa.DataType | None = None) -> CommitResult:  # noqa: A002 the field's word
         """Add a column after the others. Existing rows have nulls in it.
@@ -69,6 +70,20 @@ class Alter:
         if names is None:
             raise InvalidType("columns must be a list of column names, not None")
         return self._commit(lambda handle, timeout: _pds.reorder(handle, names, timeout))
+
+    def exports(self, formats: str | Sequence[str]) -> CommitResult:
+        """Set the formats to which every commit is exported; see `Table.exports`.
+
+        The table is exported first, with the columns that earlier exports left out. So call `Table.export_delta` or
+        `Table.export_iceberg` before, where columns are to be left out or another location is to be named.
+
+        Args:
+            formats: Some of `"delta"` and `"iceberg"`; an empty list ends exports, and what was exported stays.
+
+        Raises:
+            InvalidInput, ExportConflict: As for `Table.export_delta` and `Table.export_iceberg`. Nothing is committed.
+        """
+        return self._set_exports(formats)
 
 
 def _make_schema(column: object, data_type: object) -> pa.Schema:

@@ -38,9 +38,16 @@ class NewTable(NamedTuple):
     schema: pa.Schema
     key: list[str]
     sort_by: list[str]
+    exports: list[str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, key: Sequence[str] | None, sort_by: Sequence[str] | None) -> NewTable:
+    def of(
+        cls,
+        schema: pa.Schema,
+        key: Sequence[str] | None,
+        sort_by: Sequence[str] | None,
+        exports: Sequence[str] | None,
+    ) -> NewTable:
         """Return the properties of a table for rows with these columns. Views of texts and bytes become plain ones.
 
         Raises:
@@ -52,7 +59,7 @@ class NewTable(NamedTuple):
         ]
         stored = pa.schema(fields).with_metadata(schema.metadata)
         check_schema(stored)
-        return cls(stored, list(key or ()), list(sort_by or ()))
+        return cls(stored, list(key or ()), list(sort_by or ()), list(exports or ()))
 
 
 class NewRows(NamedTuple):

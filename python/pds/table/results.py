@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,7 @@ from pds.table.charts import Bar, Chart, format_count
 
 if TYPE_CHECKING:
     from pds._pds import _CommitFields
+    from pds.errors import RemoteStoreError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class CommitResult:
         attempts: The number of attempts to commit.
         waited: The time spent waiting for other writers, in seconds.
         replayed: Whether a commit with the same idempotency key existed already, so that nothing was committed.
+        exports: What became of the exports after the commit (`Table.exports`): for each format its result, or the error
+            because of which it was not exported. The commit stands, and the next export writes all versions since.
     """
 
     version: int
@@ -39,11 +42,12 @@ class CommitResult:
     attempts: int
     waited: float
     replayed: bool
+    exports: dict[str, ExportResult | RemoteStoreError] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, commit: _CommitFields, requests: int) -> Self:
-        """Return the result for the commit that the engine reports and the number of requests."""
-        return cls(requests=requests, **commit)
+    def of(cls, commit: _CommitFields, requests: int, exports: dict[str, ExportResult | RemoteStoreError]) -> Self:
+        """Return the result for the commit that the engine reports, the number of requests, and its exports."""
+        return cls(requests=requests, exports=exports, **commit)
 
     @classmethod
     def nothing(cls, version: int, requests: int) -> Self:

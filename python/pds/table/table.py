@@ -28,14 +28,14 @@ from pds.errors import AlreadyExists, InvalidInput, InvalidType
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
 from pds.table.checks import check_limit, check_names, check_version
+from pds.table.export_calls import check_exports, export_committed
+from pds.table.exports import Exports
 from pds.table.location import TableLocation
 from pds.table.optimize import Optimize
-from pds.table.options import CommitOptions
+from pds.table.options import CommitOptions, NewTable
 from pds.table.results import (
     CheckResult,
     CommitResult,
-    ExportResult,
-    IcebergExportResult,
     ScanPlan,
     VacuumResult,
     VerifyResult,
@@ -44,7 +44,6 @@ from pds.table.results import (
 )
 from pds.table.scan import TableChanges, TableScan
 from pds.table.tags import Tags
-from pds.table.writes import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from pds.options import WriteOptions
     from pds.table.charts import Chart
     from pds.table.distributed import TableWrite
-    from pds.table.options import NewRows, NewTable
+    from pds.table.options import NewRows
     from pds.table.writes import Where
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +59,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
-class Table(Writes):
+class Table(Exports):
     """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 
     A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
@@ -116,6 +115,7 @@ class Table(Writes):
         *,
         key: str | Sequence[str] = (),
         sort_by: str | Sequence[str] = (),
+        exports: str | Sequence[str] = (),
         exists_ok: bool = False,
         options: WriteOptions | None = None,
         commit_timeout: float = _TIMEOUT_SECONDS,
@@ -128,16 +128,18 @@ class Table(Writes):
             schema: The schema of the table.
             key: The names of the columns that identify a row. Uniqueness is not checked. Defaults to no key.
             sort_by: The names of the columns that files are sorted by. Defaults to no sort order.
-            exists_ok: Whether to open an existing table that has the same schema, key and sort order.
+            exports: The formats to which every commit is exported: `"delta"`, `"iceberg"`. See `Table.exports`.
+            exists_ok: Whether to open an existing table that has the same schema, key, sort order and exports.
             options: As for `Table`.
             commit_timeout: As for `Table`.
 
         Raises:
-            AlreadyExists: The table exists, or, with `exists_ok`, has another schema, key or sort order.
+            AlreadyExists: The table exists, or, with `exists_ok`, has another schema, key, sort order or other
+                exports.
             ManifestCorrupted: The folder has manifests of a table that was removed in part.
             UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
-            InvalidInput: Parquet cannot store a column, which the message names, or a column of `key` or
-                `sort_by` does not exist.
+            InvalidInput: Parquet or a format of `exports` cannot store a column, which the message names, or a column
+                of `key` or `sort_by` does not exist.
             InvalidType: An argument has an invalid type.
         """
         if not isinstance(schema, pa.Schema):
@@ -145,11 +147,15 @@ class Table(Writes):
         check_schema(schema)
         location = TableLocation.from_arguments(store, path, options, commit_timeout=commit_timeout)
         names = (check_names("key", key), check_names("sort_by", sort_by))
+        formats = check_exports(exports, new_at=location)
         try:
-            return cls._from_handle(location, _pds.TableHandle.create(location.handle, path, schema, *names))
+            handle = _pds.TableHandle.create(location.handle, path, NewTable(schema, *names, formats))
         except AlreadyExists:
             if not exists_ok:
                 raise
+        else:
+            export_committed(location, handle)
+            return cls._from_handle(location, handle)
         table = cls._from_handle(location, _pds.TableHandle.open(location.handle, path, None))
         if not table.schema.equals(schema):
             raise AlreadyExists(f"the table exists with other columns: {table.schema.names}", path=path)
@@ -157,6 +163,10 @@ class Table(Writes):
             existing = table._get_column_names(role)  # noqa: SLF001 an instance of this class
             if existing != expected:
                 raise AlreadyExists(f"the table exists with {role}={existing}, not {role}={expected}", path=path)
+        if sorted(set(formats)) != list(table.exports):
+            raise AlreadyExists(
+                f"the table exists with exports={list(table.exports)}, not exports={formats}", path=path
+            )
         return table
 
     @classmethod
@@ -165,10 +175,12 @@ class Table(Writes):
     ) -> Self:
         """Create a table whose first version has rows; `pds.write_table` says what is raised."""
         location = TableLocation.from_arguments(store, path, options, commit_timeout=_TIMEOUT_SECONDS)
+        check_exports(new.exports, new_at=location)
         commit = CommitOptions.checked(rows.idempotency_key, None, location.timeout)
         handle = _pds.create_table_with_rows(
             location.handle, path, new, rows.data, location.options, rows.in_memory, commit
         )
+        export_committed(location, handle)
         return cls._from_handle(location, handle)
 
     def _get_column_names(self, role: str) -> list[str]:
@@ -211,8 +223,8 @@ class Table(Writes):
 
     @property
     def alter(self) -> Alter:
-        """Schema evolution: add, rename, drop, widen and reorder columns."""
-        return Alter(self._commit)
+        """Schema evolution: add, rename, drop, widen and reorder columns; and the formats of exports."""
+        return Alter(self._commit, self._set_exports)
 
     @property
     def optimize(self) -> Optimize:
@@ -372,70 +384,6 @@ class Table(Writes):
         """
         return VerifyResult(**_pds.verify_table(self._handle))
 
-    def export_delta(self, *, leave_out: Sequence[str] | None = None, rebuild: bool = False) -> ExportResult:
-        """Write a Delta log beside the table, so that whatever reads Delta reads the table. No data is copied.
-
-        Version 124 of the Delta table is version 124 of this table. The first export writes the newest version; each
-        later one writes all versions since the last. Deleted rows become deletion vectors, renamed columns are mapped
-        by name. Other systems cannot write: the log demands a feature that none of them has. After the first export,
-        `vacuum` exports too, before it removes files.
-
-        Args:
-            leave_out: Columns that the Delta table does not have, such as those whose types Delta lacks. Defaults to
-                those of the last export.
-            rebuild: Whether to remove the log and write a new one. Readers find no table in between.
-
-        Returns:
-            The newest version in the log, and what was written.
-
-        Raises:
-            InvalidInput: Delta has no type for a column, or readers of Delta would read a file wrongly: for example one
-                that was added with other names. Nothing is written.
-            InvalidType: An argument has an invalid type.
-            ExportConflict: Another system, or another table, has written into `_delta_log`.
-
-        The format is that of `PROTOCOL.md` of delta-io/delta. docs/delta.md lists what each reader can do.
-        """
-        return ExportResult(**_pds.export_delta(self._handle, _check_export(leave_out, rebuild), rebuild))
-
-    def export_iceberg(
-        self, location: str | None = None, *, leave_out: Sequence[str] | None = None, rebuild: bool = False
-    ) -> IcebergExportResult:
-        """Write Iceberg metadata beside the table, so that whatever reads Iceberg reads the table. No data is copied.
-
-        `metadata/v124.metadata.json` is version 124 of this table, in Iceberg's format version 2. Each export writes
-        the newest version; snapshots of earlier exports stay until a vacuum removes their versions. Deleted rows
-        become position deletes. The metadata tells other systems not to write and not to remove files. After the
-        first export, `vacuum` exports too, before it removes files.
-
-        Args:
-            location: Where readers find the table's folder: a URL, or an absolute path. Iceberg's paths are absolute,
-                so a table that was copied or moved must be exported again with `rebuild`. Defaults to that of the
-                last export, and for the first one and a rebuild to the URL of the table.
-            leave_out: Columns that the Iceberg table does not have, such as those whose types Iceberg lacks. Defaults
-                to those of the last export.
-            rebuild: Whether to remove the metadata and write it anew. Readers find no table in between.
-
-        Returns:
-            The newest version that is exported, where its metadata is, and what was written.
-
-        Raises:
-            InvalidInput: Iceberg has no type for a column, or readers of Iceberg would read a file wrongly: for
-                example one that was added with other names. Or the location differs from that of the last export.
-                No metadata is written.
-            InvalidType: An argument has an invalid type.
-            ExportConflict: Another system, or another table, has written into `metadata`.
-
-        docs/iceberg.md lists what each reader can do.
-        """
-        names = _check_export(leave_out, rebuild)
-        is_given = location is not None
-        url = require_text("location", location) if location is not None else self._location.url()
-        if url.startswith("az://"):
-            message = "readers of Iceberg do not know az://; pass location='abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH'"
-            raise InvalidInput(message, path=self.path)
-        return IcebergExportResult(**_pds.export_iceberg(self._handle, url, is_given, names, rebuild))
-
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.
 
@@ -457,12 +405,6 @@ def list_tables(store: Store, prefix: str = "") -> list[str]:
         InvalidPath: The prefix is not a valid path.
     """
     return _pds.list_tables(native_handle(store), require_text("prefix", prefix))
-
-
-def _check_export(leave_out: Sequence[str] | None, rebuild: object) -> list[str] | None:
-    if not isinstance(rebuild, bool):
-        raise InvalidType(f"rebuild must be a bool, not {rebuild!r}")
-    return None if leave_out is None else check_names("leave_out", leave_out)
 
 
 def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:

@@ -12,6 +12,7 @@ from pds.arguments import ArrowStream, arrow_stream, is_in_memory
 from pds.errors import InvalidInput
 from pds.predicate import Predicate, to_predicate
 from pds.table.checks import check_idempotency_key, check_names
+from pds.table.export_calls import export_committed
 from pds.table.merge import Merge
 from pds.table.options import CommitOptions
 from pds.table.results import CommitResult
@@ -269,8 +270,10 @@ class Writes(Snapshot):
     ) -> CommitResult:
         """Take the snapshot of an operation, and return its result; without a commit there was nothing to do."""
         self._update_snapshot(handle, base_handle)
-        requests = self._count_requests() - requests_before
-        return CommitResult.nothing(handle.version, requests) if commit is None else CommitResult.of(commit, requests)
+        if commit is None:
+            return CommitResult.nothing(handle.version, self._count_requests() - requests_before)
+        exports = export_committed(self._location, handle)
+        return CommitResult.of(commit, self._count_requests() - requests_before, exports)
 
     def _update_snapshot(self, handle: _pds.TableHandle, base_handle: _pds.TableHandle) -> None:
         """Take the snapshot of an operation based on `base_handle`, unless another thread has set a newer one."""

@@ -1,5 +1,7 @@
 //! Creates a table: its first manifest.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
@@ -21,6 +23,8 @@ pub struct NewTable {
     pub key: Vec<u32>,
     /// The ids of the columns that files are sorted by.
     pub sort_by: Vec<u32>,
+    /// The formats to which every commit is exported.
+    pub exports: BTreeSet<String>,
 }
 
 impl NewTable {
@@ -57,9 +61,10 @@ impl NewTable {
             added_at: None,
             columns_restored_at: None,
             recent_commits: Vec::new(),
-            transactions: std::collections::BTreeMap::new(),
+            transactions: BTreeMap::new(),
             older_transactions: Vec::new(),
-            tags: std::collections::BTreeMap::new(),
+            tags: BTreeMap::new(),
+            exports: self.exports,
         }
     }
 }

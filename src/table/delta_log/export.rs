@@ -146,7 +146,8 @@ async fn check_checkpoints(table: &Table, log: &Log) -> Result<()> {
 /// Whether readers have much to read after the newest checkpoint.
 fn is_checkpoint_due(log: &Log, exporter: &Exporter<'_>) -> bool {
     let (commits, bytes) = log.since_checkpoint();
-    commits + exporter.versions >= CHECKPOINT_COMMITS || bytes + exporter.bytes >= CHECKPOINT_BYTES
+    commits + exporter.versions >= CHECKPOINT_COMMITS
+        || bytes + exporter.log_bytes() >= CHECKPOINT_BYTES
 }
 
 /// Exports all versions after one of the log. False if one of them cannot be exported, which may have been mended since.

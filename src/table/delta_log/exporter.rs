@@ -43,6 +43,8 @@ pub(super) struct Exporter<'t> {
     computed: HashMap<DeletionKey, DeletedRows>,
     pub(super) versions: u64,
     pub(super) bytes: u64,
+    /// Those of vectors.
+    vector_bytes: u64,
 }
 
 /// What a version has beside files.
@@ -75,7 +77,13 @@ impl<'t> Exporter<'t> {
             computed: HashMap::new(),
             versions: 0,
             bytes: 0,
+            vector_bytes: 0,
         }
+    }
+
+    /// The bytes that were written to the log itself.
+    pub(super) fn log_bytes(&self) -> u64 {
+        self.bytes - self.vector_bytes
     }
 
     /// Goes on after the newest export, with these columns left out.
@@ -409,6 +417,7 @@ impl<'t> Exporter<'t> {
         let mut computed = stream::iter(computations).buffer_unordered(CONCURRENT_FILES);
         while let Some((key, file_rows, written)) = computed.try_next().await? {
             self.bytes += written;
+            self.vector_bytes += written;
             rows.insert(key, file_rows);
         }
         Ok(rows)

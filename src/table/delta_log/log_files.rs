@@ -1,6 +1,7 @@
 //! The objects of a Delta log: listed, created, and removed.
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use object_store::{GetOptions, GetRange, PutMode, PutResult};
 use serde_json::{Value, json};
 
@@ -29,6 +30,8 @@ pub(super) struct Log {
     commits: Vec<(u64, u64)>,
     /// Versions with a checkpoint, in order.
     checkpoints: Vec<u64>,
+    /// The times at which the objects of versions were last written.
+    written: Vec<(u64, DateTime<Utc>)>,
 }
 
 impl Log {
@@ -37,11 +40,16 @@ impl Log {
         let mut log = Self::default();
         for object in listing.files {
             let name = object.location.filename().unwrap_or_default();
-            if let Some(version) = parse(name, ".json") {
+            let version = if let Some(version) = parse(name, ".json") {
                 log.commits.push((version, object.size));
+                version
             } else if let Some(version) = parse(name, ".checkpoint.parquet") {
                 log.checkpoints.push(version);
-            }
+                version
+            } else {
+                continue;
+            };
+            log.written.push((version, object.last_modified));
         }
         log.commits.sort_unstable();
         log.checkpoints.sort_unstable();
@@ -96,12 +104,40 @@ impl Log {
         let Some(version) = self.last_checkpoint() else {
             return Ok(false);
         };
-        let state = read_checkpoint(table, version).await?;
-        Ok(state.is_some() && state == read_commit(table, version).await?)
+        is_sound(table, version).await
     }
 
     pub(super) fn has_checkpoint(&self, version: u64) -> bool {
         self.checkpoints.contains(&version)
+    }
+
+    /// The first version of which an object was written since a time.
+    pub(super) fn first_since(&self, time: DateTime<Utc>) -> Option<u64> {
+        let since = self.written.iter().filter(|(_, written)| *written >= time);
+        since.map(|(version, _)| *version).min()
+    }
+
+    /// The newest checkpoint of a version or of one before it.
+    pub(super) fn checkpoint_until(&self, version: u64) -> Option<u64> {
+        let until = self.checkpoints.iter().filter(|c| **c <= version);
+        until.max().copied()
+    }
+
+    /// The versions with a commit before a version.
+    pub(super) fn commits_below(&self, version: u64) -> impl Iterator<Item = u64> {
+        let versions = self.commits.iter().map(|(commit, _)| *commit);
+        versions.take_while(move |commit| *commit < version)
+    }
+
+    /// The paths of all objects of versions before a version, in order, relative to the table.
+    pub(super) fn objects_below(&self, version: u64) -> Vec<String> {
+        let commits = self.commits_below(version).map(|v| (v, commit(v)));
+        let checkpoints = self.checkpoints.iter().filter(|v| **v < version);
+        let mut objects: Vec<_> = commits
+            .chain(checkpoints.map(|v| (*v, checkpoint(*v))))
+            .collect();
+        objects.sort();
+        objects.into_iter().map(|(_, path)| path).collect()
     }
 
     fn is_empty(&self) -> bool {
@@ -120,6 +156,12 @@ pub(super) async fn exists(table: &Table) -> Result<bool> {
         Err(e) => Err(e),
         Ok(_) => Ok(!log.is_empty()),
     }
+}
+
+/// Whether the checkpoint of a version says what its commit says.
+pub(super) async fn is_sound(table: &Table, version: u64) -> Result<bool> {
+    let state = read_checkpoint(table, version).await?;
+    Ok(state.is_some() && state == read_commit(table, version).await?)
 }
 
 /// The state that an export wrote with a version.
@@ -282,13 +324,7 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
             state => drop(state?),
         }
         store.delete(&table.path(LAST_CHECKPOINT)).await?;
-        let commits = log.commits.iter();
-        let commits = commits.map(|(version, _)| (*version, commit(*version)));
-        let checkpoints = log.checkpoints.iter();
-        let checkpoints = checkpoints.map(|version| (*version, checkpoint(*version)));
-        let mut objects: Vec<(u64, String)> = commits.chain(checkpoints).collect();
-        objects.sort();
-        for (_, path) in objects.iter().rev() {
+        for path in log.objects_below(u64::MAX).iter().rev() {
             store.delete(&table.path(path)).await?;
         }
     }
@@ -297,7 +333,8 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, message).with_path(table.path(FOLDER)))
 }
 
-fn commit(version: u64) -> String {
+/// The path of the file of a version, relative to the table.
+pub(super) fn commit(version: u64) -> String {
     format!("{FOLDER}/{version:020}.json")
 }
 

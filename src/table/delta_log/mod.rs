@@ -13,6 +13,7 @@ mod exporter;
 mod file_check;
 mod head;
 mod log_files;
+mod prune;
 mod rebuild;
 mod schema;
 mod statistics;
@@ -22,4 +23,6 @@ mod vectors;
 mod version;
 
 pub use self::export::{DeltaExport, DeltaOptions, export_delta};
-pub(super) use self::upkeep::{export_again, remove_exported};
+pub(super) use self::prune::prune;
+pub(super) use self::schema::check_columns;
+pub(super) use self::upkeep::{export_again, is_exported, remove_exported};

@@ -52,6 +52,14 @@ pub(super) struct Narrower {
     data_type: Option<DeltaType>,
 }
 
+/// Refuses a table of which not all columns can be exported.
+pub(in crate::table) fn check_columns(
+    manifest: &TableManifest,
+    columns: &TableColumns,
+) -> Result<()> {
+    DeltaSchema::new(manifest, columns, &[]).map(drop)
+}
+
 impl DeltaSchema {
     /// Refuses columns of types that Delta lacks, and names that differ only in case.
     pub(super) fn new(

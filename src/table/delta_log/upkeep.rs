@@ -8,9 +8,14 @@ use crate::table::Table;
 use crate::table::export::is_of_table;
 use crate::table::format::TableManifest;
 
+/// Whether there is an export to be kept up to date.
+pub(in crate::table) async fn is_exported(table: &Table) -> Result<bool> {
+    log_files::exists(table).await
+}
+
 /// Exports the newest version if there is a log.
 pub(in crate::table) async fn export_again(table: &Table) -> Result<()> {
-    if !log_files::exists(table).await? {
+    if !is_exported(table).await? {
         return Ok(());
     }
     export_delta(table, &DeltaOptions::default()).await?;

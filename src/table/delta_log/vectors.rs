@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use object_store::ObjectMeta;
 use roaring::RoaringTreemap;
+use serde_json::Value;
 
 use super::actions::DeletionVector;
 use crate::error::{Error, Result};
@@ -125,6 +126,30 @@ pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
     Ok(vectors.map(|object| object.location.to_string()).collect())
 }
 
+/// The objects, by their paths relative to the table, of the vectors that a file of the log takes away.
+pub(super) fn removed_objects(commit: &[u8]) -> Vec<String> {
+    let actions = serde_json::Deserializer::from_slice(commit).into_iter::<Value>();
+    let vectors = actions.filter_map(|action| {
+        let vector = &action.ok()?["remove"]["deletionVector"];
+        let text = vector["pathOrInlineDv"].as_str()?.strip_prefix(FOLDER)?;
+        let uuid = <[u8; 16]>::try_from(from_z85(text)?).ok()?;
+        (vector["storageType"] == "u").then(|| object_path(&DeletionKey(uuid)))
+    });
+    vectors.collect()
+}
+
+fn from_z85(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for letters in text.as_bytes().chunks(5) {
+        let mut value = 0_u64;
+        for letter in letters {
+            value = value * 85 + Z85.iter().position(|known| known == letter)? as u64;
+        }
+        bytes.extend(u32::try_from(value).ok()?.to_be_bytes());
+    }
+    Some(bytes)
+}
+
 /// Bytes, whose number is a multiple of 4, as Z85: 5 letters for every 4 bytes. Source: RFC 32 of `ZeroMQ`.
 fn z85(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() / 4 * 5);
@@ -176,6 +201,24 @@ mod tests {
         );
         assert_eq!((vector.size_in_bytes, vector.cardinality), (44, 6));
         assert!(object.is_none());
+    }
+
+    #[test]
+    fn the_objects_that_a_commit_takes_away_are_known() {
+        let key = DeletionKey([0xab; 16]);
+        let rows: RoaringTreemap = (0..1000).map(|row| row * row).collect();
+        let (vector, object) = encode(&rows, &key).unwrap();
+        let (inline, _) = encode(&[1].into_iter().collect(), &key).unwrap();
+        let removed =
+            |vector| serde_json::json!({"remove": {"deletionVector": vector}}).to_string();
+        let commit = [
+            serde_json::json!({"add": {"deletionVector": vector}}).to_string(),
+            removed(&vector),
+            removed(&inline),
+            serde_json::json!({"remove": {"path": "x"}}).to_string(),
+        ];
+        let (path, _) = object.unwrap();
+        assert_eq!(removed_objects(commit.join("\n").as_bytes()), [path]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::table::snapshot_file::SnapshotFile;
 const MAX_RESTARTS: u32 = 20;
 
 /// The number of earlier snapshots that metadata name, beside those with a tag: each export writes them.
-const MAX_SNAPSHOTS: usize = 1000;
+pub(super) const MAX_SNAPSHOTS: usize = 128;
 
 /// What to export.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +41,8 @@ pub enum Location {
     Given(String),
     /// As this process reaches the folder.
     OfStore(String),
+    /// The same, if there is no export yet; else that of the last one.
+    OfFirst(String),
 }
 
 /// What an export wrote.
@@ -99,7 +101,7 @@ async fn remove_metadata(table: &Table, options: &mut IcebergOptions) -> Result<
     };
     let location = resolve_location(options.location.as_ref(), None)?;
     let version = Version::load(table, Arc::clone(&newest)).await?;
-    let plan = Plan::new(&version, left_out.clone(), location, None)?;
+    let plan = Plan::new(&version, left_out.clone(), location, None, 0)?;
     let mut writer = plan.writer(table, false);
     writer.write(&version, &Previous::default()).await?;
     folder::remove(table).await?;
@@ -139,9 +141,10 @@ async fn try_export(table: &Table, options: &IcebergOptions) -> Result<Option<Ic
         // Another export may have seen a newer version.
         Some((last, state)) if state.version >= newest.version => (last, state.version),
         last => {
-            let last = last.map(|(metadata, _)| metadata);
             let version = Version::load(table, Arc::clone(&newest)).await?;
-            let plan = Plan::new(&version, left_out, location, last.as_ref())?;
+            let new_epoch = table.store().clock().new_id();
+            let plan = Plan::new(&version, left_out, location, last.as_ref(), new_epoch)?;
+            let last = last.map(|(metadata, _)| metadata);
             let (metadata, bytes) = Box::pin(write(table, &version, &plan, last)).await?;
             written = (1, bytes);
             (metadata, newest.version)
@@ -170,13 +173,39 @@ fn unknown_error(table: &Table, version: u64) -> Error {
     Error::new(ErrorKind::ExportConflict, message).with_path(table.root())
 }
 
+/// A location without a slash at its end. Refuses what readers of Iceberg do not understand.
+fn check_location(location: &str) -> Result<&str> {
+    let location = location.trim_end_matches('/');
+    let path = match location.split_once("://") {
+        Some((scheme, path)) if !scheme.is_empty() && !needs_encoding(scheme) => path,
+        _ => location.strip_prefix('/').unwrap_or_default(),
+    };
+    if location.starts_with("az://") {
+        return Err(Error::invalid(
+            "readers of Iceberg do not know az://: give location, as abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
+        ));
+    }
+    if path.is_empty() || needs_encoding(path) {
+        return Err(Error::invalid(format!(
+            "location must be the URL of the table's folder, or an absolute path, without characters that URLs escape, not \
+             {location:?}"
+        )));
+    }
+    Ok(location)
+}
+
+/// Refuses a location that readers of Iceberg do not understand.
+pub fn check_iceberg_location(location: &str) -> Result<()> {
+    check_location(location).map(drop)
+}
+
 /// A location without a slash at its end, and whether it is that of the store.
 fn resolve_location(
     asked: Option<&Location>,
     last: Option<&(Metadata, ExportState)>,
 ) -> Result<(String, bool)> {
     let (location, is_default) = match (asked, last) {
-        (None, Some((last, state))) => {
+        (None | Some(Location::OfFirst(_)), Some((last, state))) => {
             return Ok((last.location.clone(), state.is_default_location));
         }
         (None, None) => return Err(Error::invalid("an export needs a location")),
@@ -184,19 +213,9 @@ fn resolve_location(
         (Some(Location::OfStore(_)), Some((last, state))) if !state.is_default_location => {
             return Ok((last.location.clone(), false));
         }
-        (Some(Location::OfStore(location)), _) => (location, true),
+        (Some(Location::OfStore(location) | Location::OfFirst(location)), _) => (location, true),
     };
-    let location = location.trim_end_matches('/');
-    let path = match location.split_once("://") {
-        Some((scheme, path)) if !scheme.is_empty() && !needs_encoding(scheme) => path,
-        _ => location.strip_prefix('/').unwrap_or_default(),
-    };
-    if path.is_empty() || needs_encoding(path) {
-        return Err(Error::invalid(format!(
-            "location must be the URL of the table's folder, or an absolute path, without characters that URLs escape, not \
-             {location:?}"
-        )));
-    }
+    let location = check_location(location)?;
     if let Some((last, _)) = last.filter(|(last, _)| last.location != location) {
         return Err(Error::invalid(format!(
             "the table is at {location:?}, and the last export was for {:?}: give that location, or write the metadata anew \
@@ -223,8 +242,11 @@ impl Plan {
         version: &Version,
         left_out: Vec<u32>,
         (location, is_default_location): (String, bool),
-        last: Option<&Metadata>,
+        last: Option<&(Metadata, ExportState)>,
+        new_epoch: u128,
     ) -> Result<Self> {
+        let epoch = last.map_or_else(|| format!("{new_epoch:032x}"), |(_, s)| s.epoch.clone());
+        let last = last.map(|(metadata, _)| metadata);
         let manifest = &version.manifest;
         let schema = IcebergSchema::new(manifest, &version.columns, &left_out)?;
         let mut schemas = last.map(|last| last.schemas.clone()).unwrap_or_default();
@@ -238,9 +260,11 @@ impl Plan {
             .iter()
             .filter_map(|schema| schema["schema-id"].as_i64());
         let next = ids.max().map_or(0, |last| last.saturating_add(1));
-        let known = schemas
-            .iter()
-            .find(|schema| with_id(&schema["schema-id"]) == **schema);
+        // A schema that comes back gets another id, so that no name of a manifest comes back that a vacuum may remove.
+        let known = schemas.iter().find(|schema| {
+            let id = &schema["schema-id"];
+            last.is_some_and(|last| *id == last.current_schema_id) && with_id(id) == **schema
+        });
         let schema_json = known.cloned().unwrap_or_else(|| with_id(&json!(next)));
         if known.is_none() {
             schemas.push(schema_json.clone());
@@ -258,13 +282,15 @@ impl Plan {
                 left_out,
                 last_id: manifest.schema.last_id,
                 is_default_location,
+                epoch,
             },
         })
     }
 
     fn writer<'p>(&'p self, table: &'p Table, writes: bool) -> SnapshotWriter<'p> {
         let schema = (self.schema_id, self.schema_json.to_string());
-        SnapshotWriter::new(table, &self.location, &self.schema, schema, writes)
+        let location = (self.location.as_str(), self.state.epoch.as_str());
+        SnapshotWriter::new(table, location, &self.schema, schema, writes)
     }
 }
 
@@ -331,7 +357,8 @@ fn earlier_snapshots(manifest: &TableManifest, last: Option<&Metadata>) -> Vec<S
     let snapshots = last.iter().flat_map(|last| last.snapshots.clone());
     let retained = snapshots.filter(|snapshot| manifest.retains(snapshot.version()));
     let retained: Vec<Snapshot> = retained.collect();
-    let surplus = retained.len().saturating_sub(MAX_SNAPSHOTS);
+    // With the one of this version.
+    let surplus = (retained.len() + 1).saturating_sub(MAX_SNAPSHOTS);
     let is_tagged = |snapshot: &Snapshot| manifest.tags.values().any(|v| *v == snapshot.version());
     let numbered = retained.into_iter().enumerate();
     numbered

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use object_store::{GetOptions, ObjectMeta};
 
+use super::export::MAX_SNAPSHOTS;
 use super::metadata::{ExportState, Metadata};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Condition;
@@ -64,6 +66,11 @@ impl Listing {
             .map(Some)
     }
 
+    /// The versions with metadata, in order.
+    pub(super) fn versions(&self) -> &[u64] {
+        &self.versions
+    }
+
     /// Whether an export wrote any of the versions.
     async fn has_ours(&self, table: &Table) -> Result<bool> {
         for version in self.versions.iter().rev() {
@@ -106,6 +113,15 @@ async fn read(table: &Table, version: u64) -> Result<Bytes> {
     let path = table.path(&metadata_path(version));
     let (bytes, _) = table.store().get(&path, GetOptions::new()).await?;
     Ok(bytes)
+}
+
+/// The metadata of a version; `None` if they have been removed, or another system wrote them.
+pub(super) async fn read_ours(table: &Table, version: u64) -> Result<Option<Metadata>> {
+    match read(table, version).await {
+        Ok(bytes) => Ok(Metadata::parse(&bytes).map(|(metadata, _)| metadata)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 pub(super) fn other_table_error(table: &Table, version: u64) -> Error {
@@ -194,11 +210,17 @@ async fn is_there(table: &Table, version: u64) -> Result<bool> {
     table.store().is_file(&path).await
 }
 
-/// Removes the metadata of versions that a vacuum removed: their files may be gone.
+/// Removes the metadata of versions that a vacuum removed: their files may be gone. And those of which the newest metadata
+/// have no snapshot because there are too many.
 pub(super) async fn remove_expired(table: &Table, newest: &TableManifest) -> Result<()> {
     let listing = Listing::list(table).await?;
     let versions = listing.versions.into_iter();
-    let expired = versions.filter(|v| *v < newest.version && !newest.retains(*v));
+    let surplus = versions.len().saturating_sub(MAX_SNAPSHOTS);
+    let is_tagged = |version: u64| newest.tags.values().any(|tagged| *tagged == version);
+    let expired = versions.enumerate().filter_map(|(at, v)| {
+        let is_needed = newest.retains(v) && (at >= surplus || is_tagged(v));
+        (v < newest.version && !is_needed).then_some(v)
+    });
     let paths = expired.map(|version| table.path(&metadata_path(version)));
     table.store().delete_all(&paths.collect::<Vec<_>>()).await
 }
@@ -228,8 +250,15 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
 
 /// The paths of manifests, of their lists, and of files with deleted rows, in the store.
 pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
+    list_objects_before(table, DateTime::<Utc>::MAX_UTC).await
+}
+
+/// Those of them that were last written before a time.
+pub(super) async fn list_objects_before(table: &Table, time: DateTime<Utc>) -> Result<Vec<String>> {
     let listing = table.store().list_folder(&table.path(OBJECTS)).await?;
-    let is_ours = |object: &ObjectMeta| is_named(object.location.filename().unwrap_or_default());
+    let is_ours = |object: &ObjectMeta| {
+        object.last_modified < time && is_named(object.location.filename().unwrap_or_default())
+    };
     let objects = listing.files.into_iter().filter(is_ours);
     Ok(objects.map(|object| object.location.to_string()).collect())
 }

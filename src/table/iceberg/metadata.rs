@@ -29,6 +29,9 @@ pub(super) struct ExportState {
     pub(super) last_id: u32,
     /// Whether the location is that of the store, and not one that was given.
     pub(super) is_default_location: bool,
+    /// A random id of the first of these exports: names of another one's objects are others, which a vacuum may remove.
+    #[serde(default)]
+    pub(super) epoch: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -16,10 +16,15 @@ mod folder;
 mod manifests;
 mod metadata;
 mod position_deletes;
+mod prune;
 mod schema;
 mod snapshot_writer;
 mod types;
 mod upkeep;
 
-pub use self::export::{IcebergExport, IcebergOptions, Location, export_iceberg};
-pub(super) use self::upkeep::{export_again, remove_exported};
+pub use self::export::{
+    IcebergExport, IcebergOptions, Location, check_iceberg_location, export_iceberg,
+};
+pub(super) use self::prune::prune;
+pub(super) use self::schema::check_columns;
+pub(super) use self::upkeep::{export_again, is_exported, remove_exported};

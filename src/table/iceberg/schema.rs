@@ -36,6 +36,14 @@ pub(super) struct IcebergColumn {
     required: bool,
 }
 
+/// Refuses a table of which not all columns can be exported.
+pub(in crate::table) fn check_columns(
+    manifest: &TableManifest,
+    columns: &TableColumns,
+) -> Result<()> {
+    IcebergSchema::new(manifest, columns, &[]).map(drop)
+}
+
 impl IcebergSchema {
     /// Refuses columns of types that Iceberg lacks, and names that differ only in case.
     pub(super) fn new(

@@ -44,6 +44,8 @@ struct Known {
 pub(super) struct SnapshotWriter<'t> {
     table: &'t Table,
     location: &'t str,
+    /// See [`super::metadata::ExportState`].
+    epoch: &'t str,
     schema: &'t IcebergSchema,
     schema_id: i32,
     schema_json: String,
@@ -71,7 +73,7 @@ impl Previous {
 impl<'t> SnapshotWriter<'t> {
     pub(super) fn new(
         table: &'t Table,
-        location: &'t str,
+        (location, epoch): (&'t str, &'t str),
         schema: &'t IcebergSchema,
         (schema_id, schema_json): (i32, String),
         writes: bool,
@@ -79,6 +81,7 @@ impl<'t> SnapshotWriter<'t> {
         Self {
             table,
             location,
+            epoch,
             schema,
             schema_id,
             schema_json,
@@ -145,7 +148,15 @@ impl<'t> SnapshotWriter<'t> {
             // Serializing plain data into memory cannot fail.
             serde_json::to_vec(&version.files[*file].file).unwrap_or_default()
         });
-        let head = ["data", &self.schema_json, self.location];
+        // The rows of a version that is restored may be in the same files, whose manifest may have been removed.
+        let restored_at = version.manifest.restored_at.unwrap_or_default().to_string();
+        let head = [
+            "data",
+            self.epoch,
+            &restored_at,
+            &self.schema_json,
+            self.location,
+        ];
         let head = head.into_iter().map(|text| text.as_bytes().to_vec());
         hash(head.chain(listed))
     }
@@ -164,8 +175,8 @@ impl<'t> SnapshotWriter<'t> {
 
     /// What the name of a file with deleted rows follows from.
     fn rows_key(&self, DeletionKey(key): &DeletionKey) -> String {
-        let parts = [self.location.as_bytes().to_vec(), key.to_vec()];
-        hash(parts.into_iter())
+        let parts = [self.epoch.as_bytes(), self.location.as_bytes(), key];
+        hash(parts.into_iter().map(<[u8]>::to_vec))
     }
 
     /// Reads the manifests of the last export that are not taken over.
@@ -399,7 +410,7 @@ fn hash(texts: impl Iterator<Item = Vec<u8>>) -> String {
 }
 
 /// Reads an object by its absolute path; `None` if it is missing.
-async fn read(table: &Table, location: &str, path: &str) -> Result<Option<Bytes>> {
+pub(super) async fn read(table: &Table, location: &str, path: &str) -> Result<Option<Bytes>> {
     let relative = path.strip_prefix(location);
     let Some(relative) = relative.and_then(|path| path.strip_prefix('/')) else {
         return Ok(None);

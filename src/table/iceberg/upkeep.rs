@@ -7,9 +7,14 @@ use crate::table::Table;
 use crate::table::export::is_of_table;
 use crate::table::format::TableManifest;
 
+/// Whether there is an export to be kept up to date.
+pub(in crate::table) async fn is_exported(table: &Table) -> Result<bool> {
+    folder::exists(table).await
+}
+
 /// Exports the newest version if there was an export before.
 pub(in crate::table) async fn export_again(table: &Table) -> Result<()> {
-    if !folder::exists(table).await? {
+    if !is_exported(table).await? {
         return Ok(());
     }
     export_iceberg(table, &IcebergOptions::default()).await?;

@@ -303,6 +303,7 @@ fn new_table() -> NewTable {
         arrow_schema: Bytes::new(),
         key: vec![1],
         sort_by: Vec::new(),
+        exports: std::collections::BTreeSet::new(),
     }
 }
 
