@@ -228,7 +228,7 @@ test-hostile: build ## the fast tests of datasets again with tiny row groups and
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean
+.PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
 # The compiler works while the packages arrive, which are a group of processes that ends with the step. What the tests
 # alone need is left to `make setup`.
 MAKE_PART := $(MAKE) --no-print-directory
@@ -281,6 +281,20 @@ bench-spark: setup wheel $(SPARK_BENCH_STAMP) ## tables in Spark against Delta's
 	$(SPARK_BENCH)/venv/bin/python benches/python/spark_peers.py --jars $(SPARK_BENCH)/jars $(ARGS)
 	$(SPARK_BENCH)/venv/bin/python benches/python/spark_pipeline.py $(ARGS)
 
+# Readers of exports that need another PySpark than the tests have, or much room.
+READERS := $(PDS_CACHE)/readers
+READERS_STAMP := $(READERS)/.installed-$(shell cat tests/readers/pom.xml tests/readers/requirements.lock | sha256sum | cut -c1-16)
+
+$(READERS_STAMP):
+	tools/make-venv $(PYTHON) $(READERS)/venv
+	$(READERS)/venv/bin/python -m pip install --quiet --no-input --requirement tests/readers/requirements.lock
+	mvn --quiet --batch-mode --file tests/readers/pom.xml org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies \
+		-DincludeGroupIds=io.delta,io.unitycatalog,org.apache.iceberg -DoutputDirectory=$(READERS)/jars
+	touch $@
+
+test-readers: build $(READERS_STAMP) ## what Spark and chDB read of tables that are exported to Delta and Iceberg
+	PDS_READERS=$(READERS) $(PYTEST) tests/readers $(ARGS)
+
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
 
@@ -295,6 +309,7 @@ soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
 		--timeout 3600 $(ARGS)
+	$(MAKE) test-readers
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.
 FUZZED := $(CARGO_TARGET_DIR)/release/pds-fuzz
