@@ -125,13 +125,13 @@ install-wheel:
 
 # --- the gate, cheap first; each step runs alone -----------------------------
 
-.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled clippy rustdoc check-macos \
-	test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
+.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled third-party third-party-check clippy rustdoc \
+	check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
 test: setup lint clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
 	test-slow examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
 
-lint: fmt-check typos fixme lengths ruff imports doubled ## the steps that compile nothing
+lint: fmt-check typos fixme lengths ruff imports doubled third-party-check ## the steps that compile nothing
 
 fmt: $(VENV)/.installed ## format all sources
 	cargo fmt --all
@@ -166,6 +166,12 @@ doubled:
 	@cargo tree --locked --workspace --edges normal --duplicates --depth 0 --prefix none \
 		| awk '$$1 ~ /^(arrow|parquet|object_store)/ { print $$1, $$2 }' | sort -u \
 		| awk 'seen[$$1]++ { print "two versions of " $$1; bad = 1 } END { exit bad }'
+
+third-party: ## write THIRD-PARTY.txt anew: the crates in the wheel and their licences
+	$(PYTHON) -m third_party
+
+third-party-check:
+	$(PYTHON) -m third_party --check
 
 # `cargo clippy` and `cargo doc` would check every dependency once more, beside the build that the tests need: the linter
 # compiles the workspace in place of rustc, for the tests too, and rustdoc is pointed to that build.
