@@ -112,7 +112,7 @@ $(PYO3_CONFIG_FILE):
 	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true \
 		build_flags= suppress_build_script_link_lines=false > $@
 
-.PHONY: build wheel install-release install-wheel
+.PHONY: build wheel sdist check-dist smoke wheel-from-sdist install-release install-wheel
 build: $(VENV)/.built ## the wheel under test, into .venv
 
 # Only when something changed: the library must not be replaced under a running test. By the linter, whose build of the
@@ -125,6 +125,38 @@ $(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock pyt
 wheel: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
 	rm -rf dist
 	$(BIN)/maturin build --release --locked --strip --out dist
+
+sdist: $(VENV)/.maturin ## the source distribution, into dist/
+	rm -f dist/*.tar.gz
+	$(BIN)/maturin sdist --out dist
+
+# The tools that check what is published, in an environment of their own.
+RELEASE_VENV := $(PDS_CACHE)/release/venv
+RELEASE_STAMP := $(RELEASE_VENV)/.installed-$(shell sha256sum requirements-release.lock | cut -c1-16)
+
+$(RELEASE_STAMP):
+	tools/make-venv $(PYTHON) $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements-release.lock
+	touch $@
+
+check-dist: $(RELEASE_STAMP) ## licences, SBOM, sizes, stray files and metadata of what is in dist/
+	$(PYTHON) -m check_dist dist/*
+	$(RELEASE_VENV)/bin/twine check --strict dist/*
+	for wheel in dist/*.whl; do \
+		$(RELEASE_VENV)/bin/check-wheel-contents "$$wheel"; \
+		$(RELEASE_VENV)/bin/abi3audit --strict "$$wheel"; \
+	done
+
+smoke: ## the wheel in dist/ runs the first block of the README in a new environment
+	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	tools/make-venv $(PYTHON) "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet --no-input dist/*.whl; \
+	"$$tmp/venv/bin/python" tools/smoke.py "$$tmp/venv/bin/python"
+
+# Without the lock of the workspace, which has members that the sdist leaves out, but with the versions in it.
+wheel-from-sdist: sdist ## a wheel built from the sdist as pip builds it, into dist/
+	rm -f dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-input --no-deps --wheel-dir dist dist/*.tar.gz
 
 install-release: wheel install-wheel
 
@@ -328,6 +360,7 @@ bench-durability: setup install-release ## what it costs that local files are on
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
+	$(MAKE) wheel-from-sdist check-dist smoke
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
