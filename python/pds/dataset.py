@@ -32,6 +32,7 @@ from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import normalize_folder_path
 from pds.predicate import to_predicate
 from pds.store import Store, native_handle, require_capability
+from pds.telemetry import traces
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -61,6 +62,7 @@ class VerifyReport:
     checksummed_parts: int
 
 
+@traces("pds.dataset", "write_dataset", "read_dataset", "delete_dataset", "verify_dataset", "clean_dataset")
 class ParquetDatasetStore:
     """Writes, reads and manages the datasets in a store.
 

@@ -18,6 +18,7 @@ from pds.odf.scan import Scan
 from pds.predicate import to_predicate
 from pds.table.checks import check_limit
 from pds.table.location import TableLocation
+from pds.telemetry import traces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,7 @@ def _resolve_position(at: At | None) -> tuple[str | None, int | None]:
     return (None, None) if at is None else (str(at), None)
 
 
+@traces("pds.odf", "append", "ingest", "verify", "compact", "vacuum")
 class Dataset:
     """A dataset whose history is a chain of metadata blocks.
 

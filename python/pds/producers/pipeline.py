@@ -21,6 +21,7 @@ from pds.producers.versions import PipelineVersion, Preview, find_difference
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
 from pds.table.location import TableLocation
 from pds.table.results import VacuumResult, make_history_entry
+from pds.telemetry import traces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ _TIMEOUT_SECONDS = 120.0
 _MEMORY_LIMIT = 256 * 2**20
 
 
+@traces("pds.pipeline", "update", "refresh", "rebuild", "check", "compact", "vacuum")
 class Pipeline(Declarations):
     """A graph of sources and stages in a folder of a store. An update costs what it changes, not what there is.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pds.predicate import to_predicate
 from pds.table.checks import check_names, check_size
+from pds.telemetry import traces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,7 @@ _Rewrite = Callable[
 _TARGET_BYTES = 128 << 20
 
 
+@traces("pds.table", "compact", "sort", owner=lambda optimize: optimize._rewrite.__self__)  # noqa: SLF001 of this class
 class Optimize:
     """Rewrites data files. Older versions keep their files until a vacuum.
 

@@ -44,6 +44,7 @@ from pds.table.results import (
 )
 from pds.table.scan import TableChanges, TableScan
 from pds.table.tags import Tags
+from pds.telemetry import traces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
+@traces("pds.table", "restore", "vacuum", "check", "verify", "export_delta", "export_iceberg")
 class Table(Exports):
     """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 

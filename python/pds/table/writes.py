@@ -17,6 +17,7 @@ from pds.table.merge import Merge
 from pds.table.options import CommitOptions
 from pds.table.results import CommitResult
 from pds.table.snapshot import Snapshot
+from pds.telemetry import run_traced, traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ class _SnapshotGuard:
 os.register_at_fork(after_in_child=lambda: setattr(_SnapshotGuard, "lock", threading.Lock()))
 
 
+@traces("pds.table", "append", "overwrite", "upsert", "delete", "add_files")
 class Writes(Snapshot):
     """A snapshot with methods that commit rows, and take the snapshot that they made."""
 
@@ -161,7 +163,11 @@ class Writes(Snapshot):
 
         def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
             options, commit = self._location.options, self._commit_options(idempotency_key, if_version)
-            return self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit))
+            return run_traced(
+                "pds.table.merge",
+                self._location.url,
+                lambda: self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit)),
+            )
 
         return Merge(execute)
 
