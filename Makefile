@@ -104,6 +104,8 @@ lock: ## resolve requirements*.in into lock files (ARGS=--upgrade: the newest ve
 	$(COMPILE) $(ARGS) --output-file requirements.lock requirements.in; \
 	$(COMPILE) $(ARGS) --output-file requirements-release.lock requirements-release.in; \
 	$(COMPILE) --constraint requirements.lock --output-file requirements-demo.lock requirements-demo.in; \
+	$(COMPILE) --constraint requirements.lock --output-file requirements-newest.lock requirements-newest.in; \
+	$(COMPILE) $(ARGS) --output-file requirements-oldest.lock requirements-oldest.in; \
 	$(COMPILE) --constraint requirements.lock --output-file benches/requirements.lock benches/requirements.in; \
 	$(COMPILE) $(ARGS) --output-file benches/spark/requirements.lock benches/spark/requirements.in
 
@@ -280,6 +282,27 @@ test-hostile: build ## the fast tests of datasets again with tiny row groups and
 	PDS_HOSTILE=1 $(PYTEST) $(PARALLEL) $(FAST_WORKERS) -m "$(FAST) and not defaults" $(ARGS) \
 		$(addprefix tests/python/,dataset publish store test_cli.py test_dagster.py test_dagster_partitions.py)
 
+# Not in the gate. The module under test has the stable ABI, so every Python loads it.
+VERSIONS_CACHE = $(PDS_CACHE)/versions/$(1)-$(shell sha256sum requirements-$(1).lock | cut -c1-16)
+VERSIONS_TESTS := $(addprefix tests/python/,test_by_url.py dataset/test_dataset.py dataset/test_streams.py odf/test_odf.py \
+	producers/test_pipeline.py store/test_store.py table/test_begin_write.py table/test_charts.py table/test_filters.py \
+	table/test_merge.py table/test_optimize.py table/test_polars.py table/test_schema.py table/test_table.py \
+	table/test_upsert.py)
+.PHONY: test-versions test-oldest test-newest
+test-versions: test-oldest test-newest ## some tests with the oldest and the newest Python and pyarrow
+
+test-oldest: OTHER_PYTHON = $(PYTHON)
+test-newest: OTHER_PYTHON = $(shell tools/newest-python)
+test-oldest test-newest: test-%: build
+	@env=$(call VERSIONS_CACHE,$*); \
+	if [ ! -e "$$env/.installed" ]; then \
+		tools/make-venv $(OTHER_PYTHON) "$$env"; \
+		"$$env/bin/python" -m pip install --quiet --no-input --require-hashes --requirement requirements-$*.lock; \
+		touch "$$env/.installed"; \
+	fi; \
+	"$$env/bin/python" -c 'import platform, pyarrow; print(f"$@: Python {platform.python_version()}, pyarrow {pyarrow.__version__}")'; \
+	PYTHONPATH=$(CURDIR)/python:$(CURDIR)/tools "$$env/bin/python" -m pytest $(PARALLEL) $(WORKERS) -m "$(FAST)" $(ARGS) $(VERSIONS_TESTS)
+
 # --- for people --------------------------------------------------------------
 
 .PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
@@ -360,6 +383,7 @@ bench-durability: setup install-release ## what it costs that local files are on
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup build ## random and fault tests, long
+	$(MAKE) test-versions ARGS=
 	$(MAKE) wheel-from-sdist check-dist smoke
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)

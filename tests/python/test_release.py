@@ -57,7 +57,7 @@ def test_actions_are_pinned_by_their_commit() -> None:
 
 def test_lock_files_have_hashes_and_no_address() -> None:
     locks = [*ROOT.glob("requirements*.lock"), *(ROOT / "benches").rglob("requirements.lock")]
-    assert len(locks) == 5
+    assert len(locks) == 7
     for lock in locks:
         entries = re.split(r"\n(?=\S)", lock.read_text().strip())
         assert all("==" in entry and "--hash=sha256:" in entry for entry in entries), lock

@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -60,7 +61,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "view": (pa.string_view(), ["", "a", "it's", "z\U0001f600"]),
     "bytes_view": (pa.binary_view(), [b"", b"\xff"]),
     "fixed": (pa.binary(2), [b"ab", b"\x00\xff"]),
-    "f16": (pa.float16(), [0.5, -1.0, NAN]),
+    "f16": (pa.float16(), [np.float16(value) for value in (0.5, -1.0, NAN)]),  # pyarrow 17 takes no other
     "span": (pa.duration("us"), [dt.timedelta(0), dt.timedelta(days=-1), dt.timedelta(microseconds=1)]),
     "clock": (pa.time64("us"), [dt.time(0), dt.time(23, 59, 59, 999_999)]),
     'a "b".c': (pa.int32(), [0, 1, 2]),
