@@ -35,34 +35,21 @@ interrupt. An error is one line on stderr.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
-import math
 import os
-import platform
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pds.cli.output import FORMATS, print_error, print_line
+from pds.cli.codes import CONFLICT, FAILED, INTERRUPTED, UNKNOWN, USAGE
+from pds.cli.output import print_error
+from pds.cli.parser import build_parser
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    _Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 has no public name
 
 __all__ = ["main"]
-
-_OK: Final = 0
-_FAILED: Final = 1
-_USAGE: Final = 2
-_CONFLICT: Final = 3
-_UNKNOWN: Final = 4
-_INTERRUPTED: Final = 130
-_DAY_SECONDS: Final = 86400.0
-_RETENTION_DAYS: Final = 7.0
-_HEAD_ROWS: Final = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    args = _build_parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     # What only prints help does not wait for Arrow.
     from pds import errors  # noqa: PLC0415
 
@@ -84,19 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except errors.RemoteStoreError as error:
         codes = (
-            ((errors.InvalidInput, errors.InvalidPath), _USAGE),
-            (errors.CommitConflict, _CONFLICT),
-            (errors.CommitStateUnknown, _UNKNOWN),
+            ((errors.InvalidInput, errors.InvalidPath), USAGE),
+            (errors.CommitConflict, CONFLICT),
+            (errors.CommitStateUnknown, UNKNOWN),
         )
-        return print_error(error, next((code for kinds, code in codes if isinstance(error, kinds)), _FAILED))
+        return print_error(error, next((code for kinds, code in codes if isinstance(error, kinds)), FAILED))
     except BrokenPipeError:
         # The reader (`head`, for example) closed the pipe: the flush at exit must not write to it either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        return FAILED
     except OSError as error:
-        return print_error(error, _FAILED)
+        return print_error(error, FAILED)
     except KeyboardInterrupt:
-        return print_error("interrupted", _INTERRUPTED)
+        return print_error("interrupted", INTERRUPTED)
     return code
 
 
@@ -122,168 +109,6 @@ def _run(args: argparse.Namespace) -> int:
         options = merge_options(implied, options)
     with Store(args.url, storage_options=options) as store:
         return command(store, args)
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pds",
-        description="Tables, datasets, pipelines and chains on object stores.",
-        epilog="The exit codes are 0, 1 (failed), 2 (invalid command), 3 (conflict), 4 (unknown outcome), 130.",
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of pds and what it runs on")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_things(commands)
-    _add_datasets(commands)
-    _add_chains(commands)
-    description = "probe the capabilities of the store, under a temporary key"
-    doctor = commands.add_parser("doctor", parents=[_common()], help=description, description=description)
-    doctor.set_defaults(run=("stores", "run_doctor"))
-    return parser
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import pyarrow as pa  # noqa: PLC0415 as in main
-
-        from pds import __version__  # noqa: PLC0415
-
-        python = platform.python_version()
-        print_line(f"pds {__version__}, pyarrow {pa.__version__}, Python {python}, {platform.platform()}")
-        parser.exit()
-
-
-def _common() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the store, as for pds.Store; can be repeated",
-    )
-    common.add_argument("url", metavar="URL", help="s3://…, az://…, gs://…, or a path")
-    return common
-
-
-def _add_things(commands: _Commands) -> None:
-    verbs: dict[str, argparse.ArgumentParser] = {}
-    for name, function, description in (
-        ("ls", "list_things", "print the tables, datasets, pipelines and chains below a folder"),
-        ("show", "show", "print what it is"),
-        ("schema", "show_columns", "print the columns"),
-        ("history", "show_history", "print the versions, newest first"),
-        ("files", "show_files", "print the data files of a table, or the parts of a dataset"),
-        ("head", "scan", "print the first rows"),
-        ("scan", "scan", "print the rows"),
-        ("diff", "show_difference", "print the rows that a table got and lost between two versions"),
-        ("check", "check", "compare a table with the objects of its folder"),
-        ("verify", "verify", "verify every byte of a table, dataset or chain"),
-        ("optimize", "optimize", "combine the small files of a table, or the runs of a pipeline"),
-        ("restore", "restore", "make the rows of an earlier version those of a new one"),
-        ("tag", "tag", "name a version of a table or pipeline; without NAME, print the names"),
-        ("vacuum", "vacuum", "remove old versions, and objects that no version needs"),
-        ("drop", "drop", "delete a table or dataset with all of its rows"),
-    ):
-        verb = commands.add_parser(name, parents=[_common()], help=description, description=description)
-        verb.set_defaults(run=("things", function))
-        verb.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
-        verbs[name] = verb
-    description = "write the metadata of another format beside a table, for the readers of that format"
-    export = commands.add_parser("export", parents=[_common()], help=description, description=description)
-    export.set_defaults(run=("exports", "export"))
-    export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
-    export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
-    location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
-    export.add_argument("--location", metavar="URL", help=location)
-    leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
-    export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
-    export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")
-    as_of = "a version, a time with a time zone, or a tag (default: the newest version)"
-    for name in ("show", "schema", "files", "head", "scan", "verify"):
-        verbs[name].add_argument("--as-of", metavar="VERSION", help=as_of)
-    for name in ("schema", "head", "scan"):
-        verbs[name].add_argument("--stage", metavar="NAME", help="the source or stage of a pipeline")
-    for name, rows in (("head", _HEAD_ROWS), ("scan", None)):
-        verbs[name].add_argument("--columns", metavar="NAMES", help="the columns, as a line of CSV (default: all)")
-        verbs[name].add_argument("--where", metavar="SQL", help="which rows: an SQL predicate")
-        verbs[name].add_argument("-n", "--limit", type=_count, default=rows, metavar="ROWS", help="the most rows")
-    history = verbs["history"]
-    history.add_argument("-n", "--limit", type=_count, metavar="VERSIONS", help="the most versions (default: all)")
-    history.add_argument("--watch", action="store_true", help="print new versions as they come, until Ctrl-C")
-    history.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="how often to look (default: 2)"
-    )
-    verbs["diff"].add_argument("--columns", metavar="NAMES", help="the columns, as a line of CSV (default: all)")
-    verbs["diff"].add_argument("since", type=int, metavar="V1", help="a version; its own changes are not printed")
-    verbs["diff"].add_argument("until", type=int, nargs="?", metavar="V2", help="a version (default: the newest)")
-    verbs["optimize"].add_argument("--sort", action="store_true", help="sort all rows by the table's order")
-    verbs["restore"].add_argument("version", metavar="VERSION", help="a version, a time with a time zone, or a tag")
-    verbs["tag"].add_argument("name", nargs="?", metavar="NAME", help="the name")
-    verbs["tag"].add_argument("version", type=int, nargs="?", metavar="VERSION", help="default: the newest")
-    verbs["tag"].add_argument("--delete", action="store_true", help="remove the name, not the version")
-    _add_retention(verbs["vacuum"], "minimum age of removed versions and objects (default: 7)")
-    for name in ("vacuum", "drop"):
-        verbs[name].add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _add_retention(verb: argparse.ArgumentParser, description: str) -> None:
-    verb.add_argument("--older-than", type=float, default=_RETENTION_DAYS, metavar="DAYS", help=description)
-    verb.add_argument("--dry-run", action="store_true", help="print the objects, and do not remove them")
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if not 0 <= count < 2**63:
-        raise ValueError(text)
-    return count
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and 0 < seconds <= _DAY_SECONDS):
-        raise ValueError(text)
-    return seconds
-
-
-def _add_datasets(commands: _Commands) -> None:
-    dataset = commands.add_parser("dataset", help="list, show, verify, clean or delete the datasets of a store")
-    verbs = dataset.add_subparsers(required=True, metavar="VERB")
-    for name, function, key, description in (
-        ("list", "list_datasets", "?", "print the keys of the datasets; with KEY, of those below that folder"),
-        ("show", "show_manifest", None, "print the manifest"),
-        ("verify", "verify_datasets", "?", "verify every byte; without KEY, of all datasets"),
-        ("clean", "clean_dataset", None, "finish or remove what a killed writer left"),
-        ("delete", "delete_dataset", None, "delete the dataset"),
-    ):
-        verb = verbs.add_parser(name, parents=[_common()], help=description, description=description)
-        verb.add_argument("key", metavar="KEY", nargs=key, help="key of the dataset")
-        verb.set_defaults(run=("stores", function))
-        if name == "clean":
-            verb.add_argument(
-                "--older-than",
-                type=float,
-                default=_DAY_SECONDS,
-                metavar="SECONDS",
-                help="minimum age of removed files whose writer may still run (default: one day)",
-            )
-
-
-def _add_chains(commands: _Commands) -> None:
-    odf = commands.add_parser("odf", help="inspect, verify or vacuum a dataset of the Open Data Fabric")
-    verbs = odf.add_subparsers(required=True, metavar="VERB")
-    for name, function, description in (
-        ("log", "show_log", "print the blocks, newest first"),
-        ("show", "show_block", "print a block as YAML"),
-        ("schema", "show_schema", "print the columns"),
-        ("verify", "verify_chain", "verify links, rules and every byte"),
-        ("vacuum", "vacuum_chain", "remove objects that are not reachable from the head"),
-    ):
-        verb = verbs.add_parser(name, parents=[_common()], help=description, description=description)
-        verb.set_defaults(run=("stores", function), folder="")
-        if name in ("show", "schema"):
-            verb.add_argument("block", metavar="BLOCK", nargs="?", help="hash of the block (default: the newest block)")
-        if name == "vacuum":
-            _add_retention(verb, "minimum age of removed objects, at least 2 (default: 7)")
 
 
 def _parse_options(items: Sequence[str]) -> dict[str, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from pds.cli.codes import OK
 from pds.cli.names import parse_names
 from pds.cli.output import print_fields
-from pds.cli.things import Thing
+from pds.cli.thing import Thing
 from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,4 +28,4 @@ def export(args: argparse.Namespace, options: dict[str, object]) -> int:
     else:
         result = table.export_delta(leave_out=leave_out, rebuild=args.rebuild)
     print_fields(asdict(result), args.output)
-    return 0
+    return OK

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pds import ParquetDatasetStore, errors
+from pds.cli.codes import FAILED, OK
 from pds.cli.output import print_error, print_line
 from pds.doctor import probe
 from pds.errors import InvalidInput, VerificationFailed
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     import argparse
 
     from pds import Store
-
-OK = 0
-FAILED = 1
 
 
 def list_datasets(store: Store, args: argparse.Namespace) -> int:

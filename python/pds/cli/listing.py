@@ -1,0 +1,101 @@
+"""Commands that say what there is: `ls` and `show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pds.by_url import list as list_entries
+from pds.cli.codes import OK
+from pds.cli.output import print_fields, print_rows
+from pds.cli.thing import Thing, to_pipeline_version
+from pds.errors import (
+    NotFound,
+)
+from pds.store import Store
+from pds.urls import normalize_url
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pds.odf import Dataset
+    from pds.producers.pipeline import Pipeline
+    from pds.table.table import Table
+
+
+def list_things(args: argparse.Namespace, options: dict[str, object]) -> int:
+    """Print what lies below a URL."""
+    entries = list_entries(args.url, storage_options=options)
+    if not entries and not _has_something(args.url, options):
+        raise NotFound(f"there is nothing at {args.url!r}")
+    print_rows(["kind", "path", "url"], [(entry.kind, entry.path, entry.url) for entry in entries], args.output)
+    return OK
+
+
+def _has_something(url: str, options: dict[str, object]) -> bool:
+    normal, _ = normalize_url(url)
+    if normal.startswith("file://"):
+        return Path(unquote(normal.removeprefix("file://"))).is_dir()
+    with Store(url, options) as store:
+        return any(True for _ in store.list_files("")) or any(True for _ in store.list_folders(""))
+
+
+def show(args: argparse.Namespace, options: dict[str, object]) -> int:
+    """Print what a thing is."""
+    thing = Thing(args.url, options)
+    if thing.kind in ("dataset", "chain"):
+        thing.refuse_versions(args.as_of)
+    describe: dict[str, Callable[[], dict[str, Any]]] = {
+        "table": lambda: _describe_table(thing.table(args.as_of)),
+        "dataset": lambda: _describe_dataset(thing),
+        "pipeline": lambda: _describe_pipeline(thing.pipeline(), args.as_of),
+        "chain": lambda: _describe_chain(thing.chain()),
+    }
+    print_fields({"kind": thing.kind, "url": args.url, **describe[thing.kind]()}, args.output)
+    return OK
+
+
+def _describe_table(table: Table) -> dict[str, Any]:
+    newest = table.history(limit=1)
+    return {
+        "version": table.version,
+        "created": newest[0]["created_at"] if newest else None,
+        "operation": newest[0]["operation"] if newest else None,
+        "rows": table.scan().count(),
+        "files": table.file_count,
+        "bytes": sum(table.files()["size_bytes"].to_pylist()),
+        "key": table._get_column_names("key"),  # noqa: SLF001 of the package
+        "sort_by": table._get_column_names("sort_by"),  # noqa: SLF001 of the package
+        "tags": dict(table.tags),
+        "columns": {field.name: str(field.type) for field in table.schema},
+    }
+
+
+def _describe_dataset(thing: Thing) -> dict[str, Any]:
+    manifest = thing.datasets().read_manifest(thing.path)
+    return {
+        "created": manifest.created_at_utc,
+        "rows": manifest.row_count,
+        "parts": len(manifest.parts),
+        "compression": manifest.compression,
+        "run_id": manifest.run_id,
+        "metadata": manifest.metadata,
+        "columns": {field.name: str(field.type) for field in thing.datasets().scan_dataset(thing.path).schema},
+    }
+
+
+def _describe_pipeline(pipeline: Pipeline, as_of: str | None) -> dict[str, Any]:
+    version = pipeline.as_of(to_pipeline_version(as_of, pipeline))
+    return {"version": version.version, "tags": pipeline.tags, "stages": version.names}
+
+
+def _describe_chain(chain: Dataset) -> dict[str, Any]:
+    return {
+        "id": chain.identity.id,
+        "head": chain.head,
+        "last_offset": chain.last_offset,
+        "watermark": chain.watermark,
+        "columns": {field.name: str(field.type) for field in chain.schema()},
+    }
