@@ -114,8 +114,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     subprocess.run([sys.executable, "-c", program, url], check=False)
     before = {path.name for path in (tmp_path / "store" / "a").iterdir()}
 
-    assert run("dataset", "clean", url, "a") == (0, "a: 0 leftovers removed\n", "")
-    code, out, err = run("dataset", "clean", url, "a", "--older-than", "0")
+    assert run("dataset", "clean", url, "a")[:2] == (2, "")
+    assert run("dataset", "clean", url, "a", "--yes") == (0, "a: 0 leftovers removed\n", "")
+    code, out, err = run("dataset", "clean", url, "a", "--older-than", "0", "--yes")
 
     assert (code, err) == (0, "")
     assert out == "a: 1 leftovers removed\n"
@@ -127,13 +128,16 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_delete(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
     datasets.write_dataset(ROWS, "a")
 
-    assert run("dataset", "delete", url, "a") == (0, "a: deleted\n", "")
+    code, out, err = run("dataset", "delete", url, "a")
+    assert (code, out, "needs --yes" in err) == (2, "", True)
+    assert datasets.store.exists("a")
+    assert run("dataset", "delete", url, "a", "--yes") == (0, "a: deleted\n", "")
     assert not datasets.store.exists("a")
 
 
 @pytest.mark.parametrize("verb", ["show", "verify", "delete"])
 def test_what_is_not_there_is_one_line(run: Run, url: str, verb: str) -> None:
-    code, out, err = run("dataset", verb, url, "ghost")
+    code, out, err = run("dataset", verb, url, "ghost", *(["--yes"] if verb == "delete" else []))
 
     assert (code, out) == (1, "")
     assert _one_line(err)
@@ -211,7 +215,7 @@ def test_a_wrong_command_line_is_2(run: Run, argv: list[str]) -> None:
         (["dataset", "list", "s3://b", "--option", "=v"], "NAME=VALUE"),
         (["doctor", "s3://b", "--option", "a=1", "--option", "a=2"], "twice"),
         (["dataset", "show", "memory://", ""], "path"),
-        (["dataset", "delete", "memory://", "../x"], "../x"),
+        (["dataset", "delete", "memory://", "../x", "--yes"], "../x"),
         (["dataset", "verify", "memory://", "a\nb"], "path"),
     ],
     ids=str,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def export(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Write the metadata of another format."""
-    table = Thing(args.url, options).table()
+    table = Thing(args, options).table()
     leave_out = parse_names("--leave-out", args.leave_out) if args.leave_out != "" else []
     if args.to == "iceberg":
         result: ExportResult = table.export_iceberg(args.location, leave_out=leave_out, rebuild=args.rebuild)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def show_history(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the versions, newest first, or watch for new ones."""
-    thing = Thing(args.url, options)
+    thing = Thing(args, options)
     if args.watch and args.output == "json":
         raise InvalidInput("--watch prints rows as they come; use -o ndjson, csv or text")
     names = ["version", "created_at", "operation", "commit_id"]

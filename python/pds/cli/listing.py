@@ -44,7 +44,7 @@ def _has_something(url: str, options: dict[str, object]) -> bool:
 
 def show(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print what a thing is."""
-    thing = Thing(args.url, options)
+    thing = Thing(args, options)
     if thing.kind in ("dataset", "chain"):
         thing.refuse_versions(args.as_of)
     describe: dict[str, Callable[[], dict[str, Any]]] = {

@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="The exit codes are 0, 1 (failed), 2 (invalid command), 3 (conflict), 4 (unknown outcome), 130.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of pds and what it runs on")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _add_things(commands)
     _add_datasets(commands)
     _add_chains(commands)
@@ -68,25 +68,35 @@ def _add_things(commands: _Commands) -> None:
         ("show", "listing", "show", "print what it is"),
         ("schema", "rows", "show_columns", "print the columns"),
         ("history", "history", "show_history", "print the versions, newest first"),
-        ("files", "rows", "show_files", "print the data files of a table, or the parts of a dataset"),
+        (
+            "files",
+            "rows",
+            "show_files",
+            "print the files of its data",
+        ),
         ("head", "rows", "scan", "print the first rows"),
         ("scan", "rows", "scan", "print the rows"),
         ("diff", "rows", "show_difference", "print the rows that a table got and lost between two versions"),
         ("check", "maintenance", "check", "compare a table with the objects of its folder"),
         ("verify", "maintenance", "verify", "verify every byte of a table, dataset or chain"),
-        ("optimize", "maintenance", "optimize", "combine the small files of a table, or the runs of a pipeline"),
+        (
+            "optimize",
+            "maintenance",
+            "optimize",
+            "combine small files (of a pipeline: runs, of a chain: slices)",
+        ),
         ("restore", "maintenance", "restore", "make the rows of an earlier version those of a new one"),
         ("tag", "maintenance", "tag", "name a version of a table or pipeline; without NAME, print the names"),
         ("vacuum", "maintenance", "vacuum", "remove old versions, and objects that no version needs"),
         ("drop", "maintenance", "drop", "delete a table or dataset with all of its rows"),
     ):
         verb = commands.add_parser(name, parents=[_common()], help=description, description=description)
-        verb.set_defaults(run=(module, function))
+        verb.set_defaults(run=(module, function), verb=name)
         verb.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
         verbs[name] = verb
     description = "write the metadata of another format beside a table, for the readers of that format"
     export = commands.add_parser("export", parents=[_common()], help=description, description=description)
-    export.set_defaults(run=("exports", "export"))
+    export.set_defaults(run=("exports", "export"), verb="export")
     export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
     export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
     location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
@@ -119,7 +129,11 @@ def _add_things(commands: _Commands) -> None:
     verbs["tag"].add_argument("--delete", action="store_true", help="remove the name, not the version")
     _add_retention(verbs["vacuum"], "minimum age of removed versions and objects (default: 7)")
     for name in ("vacuum", "drop"):
-        verbs[name].add_argument("--yes", action="store_true", help="do not ask")
+        _add_consent(verbs[name])
+
+
+def _add_consent(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _add_retention(verb: argparse.ArgumentParser, description: str) -> None:
@@ -154,6 +168,8 @@ def _add_datasets(commands: _Commands) -> None:
         verb = verbs.add_parser(name, parents=[_common()], help=description, description=description)
         verb.add_argument("key", metavar="KEY", nargs=key, help="key of the dataset")
         verb.set_defaults(run=("stores", function))
+        if name in ("clean", "delete"):
+            _add_consent(verb)
         if name == "clean":
             verb.add_argument(
                 "--older-than",
@@ -180,3 +196,4 @@ def _add_chains(commands: _Commands) -> None:
             verb.add_argument("block", metavar="BLOCK", nargs="?", help="hash of the block (default: the newest block)")
         if name == "vacuum":
             _add_retention(verb, "minimum age of removed objects, at least 2 (default: 7)")
+            _add_consent(verb)

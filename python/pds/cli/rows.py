@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pds.cli.codes import OK
 from pds.cli.names import parse_names
 from pds.cli.output import print_batches, print_rows
+from pds.cli.parts import RUN_COLUMNS, SLICE_COLUMNS, list_run_files, list_slices
 from pds.cli.thing import Thing, to_pipeline_version, to_version
 from pds.errors import (
     InvalidInput,
@@ -30,15 +31,23 @@ def show_columns(args: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def show_files(args: argparse.Namespace, options: dict[str, object]) -> int:
-    """Print the data files."""
-    thing = Thing(args.url, options)
-    if thing.kind == "dataset":
+    """Print the data files of a table, the parts of a dataset, the runs of a pipeline, or the slices of a chain."""
+    thing = Thing(args, options)
+    if thing.kind == "table":
+        files = thing.table(args.as_of).files()
+        print_batches(files.column_names, files.to_batches(), args.output)
+    elif thing.kind == "pipeline":
+        pipeline = thing.pipeline()
+        runs = list_run_files(pipeline.as_of(to_pipeline_version(args.as_of, pipeline)))
+        print_rows(RUN_COLUMNS, [[file[name] for name in RUN_COLUMNS] for file in runs], args.output)
+    else:
         thing.refuse_versions(args.as_of)
-        manifest = thing.datasets().read_manifest(thing.path)
-        print_rows(["path"], [(part,) for part in manifest.parts], args.output)
-        return OK
-    files = thing.table(args.as_of).files()
-    print_batches(files.column_names, files.to_batches(), args.output)
+        if thing.kind == "dataset":
+            manifest = thing.datasets().read_manifest(thing.path)
+            print_rows(["path"], [(part,) for part in manifest.parts], args.output)
+        else:
+            slices = list_slices(thing.chain().log())[::-1]
+            print_rows(SLICE_COLUMNS, [[file[name] for name in SLICE_COLUMNS] for file in slices], args.output)
     return OK
 
 
@@ -55,7 +64,7 @@ def _open_rows(
     args: argparse.Namespace, options: dict[str, object]
 ) -> tuple[Thing, pa.Schema, Callable[[list[str] | None], Iterable[pa.RecordBatch]]]:
     """The rows of a thing: their columns, and how they are read."""
-    thing = Thing(args.url, options)
+    thing = Thing(args, options)
     where, as_of, limit = getattr(args, "where", None), args.as_of, getattr(args, "limit", None)
     if args.stage is not None and thing.kind != "pipeline":
         raise thing.refuse("has no stages")
@@ -108,7 +117,7 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterable[p
 
 def show_difference(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the rows that were inserted and deleted between two versions."""
-    table = Thing(args.url, options).table()
+    table = Thing(args, options).table()
     changes = table.scan_changes(args.since, args.until, columns=parse_names("--columns", args.columns))
     print_batches(changes.schema.names, changes.to_reader(), args.output)
     return OK

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pds import ParquetDatasetStore, errors
 from pds.cli.codes import FAILED, OK
+from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_error, print_line
 from pds.doctor import probe
-from pds.errors import InvalidInput, VerificationFailed
+from pds.errors import VerificationFailed
 from pds.odf import Dataset
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def verify_datasets(store: Store, args: argparse.Namespace) -> int:
 
 def clean_dataset(store: Store, args: argparse.Namespace) -> int:
     """Finish or remove what a killed writer left."""
+    require_consent(args, f"remove what killed writers left of {args.key!r}")
     removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
     print_line(f"{args.key}: {removed} leftovers removed")
     return OK
@@ -57,6 +58,7 @@ def clean_dataset(store: Store, args: argparse.Namespace) -> int:
 
 def delete_dataset(store: Store, args: argparse.Namespace) -> int:
     """Delete a dataset."""
+    require_consent(args, f"delete the dataset {args.key!r} with all of its rows")
     ParquetDatasetStore(store).delete_dataset(args.key)
     print_line(f"{args.key}: deleted")
     return OK
@@ -97,12 +99,10 @@ def verify_chain(store: Store, args: argparse.Namespace) -> int:
 
 def vacuum_chain(store: Store, args: argparse.Namespace) -> int:
     """Remove objects that are not reachable from the head."""
-    try:
-        older_than = timedelta(days=args.older_than)
-    except (OverflowError, ValueError) as error:
-        msg = f"--older-than is out of range: {args.older_than} days"
-        raise InvalidInput(msg) from error
-    result = Dataset(store, args.folder).vacuum(older_than, dry_run=args.dry_run)
+    age = to_age(args.older_than)
+    if not args.dry_run:
+        require_consent(args, f"remove objects of {args.url!r} that nothing references")
+    result = Dataset(store, args.folder).vacuum(age, dry_run=args.dry_run)
     for path in result.files:
         print_line(path)
     action = "would be removed" if args.dry_run else "removed"

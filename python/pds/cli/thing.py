@@ -3,48 +3,87 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pds.by_url import find_kind, open_parent
 from pds.dataset import ParquetDatasetStore
-from pds.errors import (
-    InvalidInput,
-    NotFound,
-)
+from pds.errors import InvalidInput, NotFound
 from pds.odf import Dataset
 from pds.producers.pipeline import Pipeline
 from pds.table.table import Table
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Container
 
 
-class Thing:
-    """What lies at a URL."""
+ALL: Final = ("table", "dataset", "pipeline", "chain")
+KINDS_OF: Final[dict[str, tuple[str, ...]]] = {
+    "check": ("table",),
+    "diff": ("table",),
+    "drop": ("table", "dataset"),
+    "export": ("table",),
+    "files": ALL,
+    "head": ALL,
+    "history": ("table", "pipeline", "chain"),
+    "optimize": ("table", "pipeline", "chain"),
+    "restore": ("table",),
+    "scan": ALL,
+    "schema": ALL,
+    "show": ALL,
+    "tag": ("table", "pipeline"),
+    "vacuum": ("table", "pipeline", "chain"),
+    "verify": ("table", "dataset", "chain"),
+}
+"""The kinds of things that each command is for."""
+_INSTEAD: Final = {
+    ("check", "pipeline"): "the process that declares it calls Pipeline.check",
+    ("diff", "pipeline"): "read the changes of a stage with Python",
+    ("vacuum", "dataset"): "`pds dataset clean` removes what killed writers left",
+    ("verify", "pipeline"): "the process that declares it calls Pipeline.check",
+}
 
-    def __init__(self, url: str, options: dict[str, object]) -> None:
-        self.url = url
-        self.store, self.path = open_parent(url, options, None)
+
+class Thing:
+    """What lies at a URL.
+
+    Raises:
+        NotFound: Nothing lies there.
+        InvalidInput: The command is not for things of this kind.
+    """
+
+    def __init__(self, args: argparse.Namespace, options: dict[str, object]) -> None:
+        self.url: str = args.url
+        self.store, self.path = open_parent(self.url, options, None)
         kind = find_kind(self.store, self.path)
         if kind is None:
-            raise NotFound(f"nothing at {url!r} is a table, dataset, pipeline or chain", path=self.path)
+            raise NotFound(f"nothing at {self.url!r} is a table, dataset, pipeline or chain", path=self.path)
         self.kind: str = kind
+        if kind not in KINDS_OF[args.verb]:
+            raise self._refuse_verb(args.verb)
+
+    def _refuse_verb(self, verb: str) -> InvalidInput:
+        kinds = ", ".join(f"{kind}s" for kind in KINDS_OF[verb])
+        reason = f"{self.url!r} is a {self.kind}, and `pds {verb}` is for {kinds}"
+        if (verb, self.kind) in _INSTEAD:
+            reason += f"; {_INSTEAD[verb, self.kind]}"
+        verbs = ", ".join(name for name, kinds in KINDS_OF.items() if self.kind in kinds)
+        return InvalidInput(f"{reason}. The commands for a {self.kind}: {verbs}")
 
     def refuse(self, what: str) -> InvalidInput:
-        """Return the error of a command that is not for this kind."""
+        """Return the error of an argument that is not for this kind."""
         return InvalidInput(f"{self.url!r} is a {self.kind}, which {what}")
 
     def table(self, as_of: str | None = None) -> Table:
-        """Return the table; raise an InvalidInput for another kind."""
-        if self.kind != "table":
-            raise self.refuse("has no such command; it is for tables")
+        """Return the table."""
         table = Table(self.store, self.path)
         return table if as_of is None else table.as_of(to_version(as_of, table.tags, table.version))
 
     def refuse_versions(self, as_of: str | None) -> None:
-        """Refuse `--as-of` for what has one version."""
+        """Refuse `--as-of` where the newest version is the only one that can be looked at."""
         if as_of is not None:
-            raise self.refuse("has no versions to look at")
+            one = "has no versions" if self.kind == "dataset" else "is described at its newest block"
+            raise self.refuse(f"{one}: leave out --as-of")
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline."""
