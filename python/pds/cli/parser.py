@@ -78,6 +78,7 @@ def _add_things(commands: _Commands) -> None:
         ("scan", "rows", "scan", "print the rows"),
         ("diff", "rows", "show_difference", "print the rows that a table got and lost between two versions"),
         ("check", "maintenance", "check", "compare a table with the objects of its folder"),
+        ("health", "health", "show_health", "print what has accumulated, and what to run next; reads no data"),
         ("verify", "maintenance", "verify", "verify every byte of a table, dataset or chain"),
         (
             "optimize",

@@ -25,6 +25,7 @@ KINDS_OF: Final[dict[str, tuple[str, ...]]] = {
     "export": ("table",),
     "files": ALL,
     "head": ALL,
+    "health": ALL,
     "history": ("table", "pipeline", "chain"),
     "optimize": ("table", "pipeline", "chain"),
     "restore": ("table",),
