@@ -48,6 +48,7 @@ from pds.cli.parser import build_parser
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
 __all__ = ["main"]
 
@@ -63,13 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     args = build_parser().parse_args(argv)
-    # What only prints help does not wait for Arrow.
-    from pds import errors  # noqa: PLC0415
-
     try:
         code = _run(args)
         sys.stdout.flush()
-    except errors.RemoteStoreError as error:
+    except _import_errors().RemoteStoreError as error:
+        errors = _import_errors()
         codes = (
             ((errors.InvalidInput, errors.InvalidPath), USAGE),
             (errors.CommitConflict, CONFLICT),
@@ -87,6 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _import_errors() -> ModuleType:
+    """The errors, which are imported once there is one: what prints help or a script does without."""
+    from pds import errors  # noqa: PLC0415 see above
+
+    return errors
+
+
 def _open_streams() -> None:
     """Data is UTF-8 whatever the terminal is; where a stream was closed there is nobody to print for."""
     if sys.stdout is None:
@@ -96,13 +102,13 @@ def _open_streams() -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    options: dict[str, object] = dict(_parse_options(args.option))
+    options: dict[str, object] = dict(_parse_options(getattr(args, "option", ())))
     module, name = args.run
     command: Callable[..., int] = getattr(importlib.import_module(f"pds.cli.{module}"), name)
     if module != "stores":
         return command(args, options)
-    from pds.store import Store  # noqa: PLC0415 as above
-    from pds.urls import merge_options, split_url  # noqa: PLC0415
+    from pds.store import Store  # noqa: PLC0415 for what has a store
+    from pds.urls import merge_options, split_url  # noqa: PLC0415 as above
 
     if "folder" in args:
         args.url, args.folder, implied = split_url(args.url)
@@ -112,17 +118,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _parse_options(items: Sequence[str]) -> dict[str, str]:
-    from pds.errors import InvalidInput  # noqa: PLC0415 as in main
-
     options: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not name or not equals:
             # The message does not contain the item, which may be a secret.
-            msg = "--option must be NAME=VALUE"
-            raise InvalidInput(msg)
+            raise _import_errors().InvalidInput("--option must be NAME=VALUE")
         if name in options:
-            msg = f"--option {name} is passed twice"
-            raise InvalidInput(msg)
+            raise _import_errors().InvalidInput(f"--option {name} is passed twice")
         options[name] = value
     return options

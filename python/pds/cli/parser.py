@@ -7,6 +7,7 @@ import math
 import platform
 from typing import TYPE_CHECKING, Final
 
+from pds.cli.completion import SHELLS
 from pds.cli.output import FORMATS, print_line
 
 if TYPE_CHECKING:
@@ -34,17 +35,21 @@ def build_parser() -> argparse.ArgumentParser:
     description = "probe the capabilities of the store, under a temporary key"
     doctor = commands.add_parser("doctor", parents=[_common()], help=description, description=description)
     doctor.set_defaults(run=("stores", "run_doctor"))
+    description = "print the completion script of a shell"
+    completion = commands.add_parser("completion", help=description, description=description)
+    completion.set_defaults(run=("completion", "print_completion"))
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     return parser
 
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        import pyarrow as pa  # noqa: PLC0415 as in main
+        from importlib import metadata  # noqa: PLC0415 few need it
 
-        from pds import __version__  # noqa: PLC0415
+        from pds import __version__  # noqa: PLC0415 as above
 
-        python = platform.python_version()
-        print_line(f"pds {__version__}, pyarrow {pa.__version__}, Python {python}, {platform.platform()}")
+        pyarrow, python = metadata.version("pyarrow"), platform.python_version()
+        print_line(f"pds {__version__}, pyarrow {pyarrow}, Python {python}, {platform.platform()}")
         parser.exit()
 
 
@@ -157,7 +162,8 @@ def _seconds(text: str) -> float:
 
 
 def _add_datasets(commands: _Commands) -> None:
-    dataset = commands.add_parser("dataset", help="list, show, verify, clean or delete the datasets of a store")
+    description = "list, show, verify, clean or delete the datasets of a store"
+    dataset = commands.add_parser("dataset", help=description, description=description)
     verbs = dataset.add_subparsers(required=True, metavar="VERB")
     for name, function, key, description in (
         ("list", "list_datasets", "?", "print the keys of the datasets; with KEY, of those below that folder"),
@@ -182,7 +188,8 @@ def _add_datasets(commands: _Commands) -> None:
 
 
 def _add_chains(commands: _Commands) -> None:
-    odf = commands.add_parser("odf", help="inspect, verify or vacuum a dataset of the Open Data Fabric")
+    description = "inspect, verify or vacuum a dataset of the Open Data Fabric"
+    odf = commands.add_parser("odf", help=description, description=description)
     verbs = odf.add_subparsers(required=True, metavar="VERB")
     for name, function, description in (
         ("log", "show_log", "print the blocks, newest first"),
