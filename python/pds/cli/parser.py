@@ -35,6 +35,11 @@ def build_parser() -> argparse.ArgumentParser:
     description = "probe the capabilities of the store, under a temporary key"
     doctor = commands.add_parser("doctor", parents=[_common()], help=description, description=description)
     doctor.set_defaults(run=("stores", "run_doctor"))
+    description = "show what pds does, on a table, a dataset and a pipeline in a folder of its own"
+    demo = commands.add_parser("demo", help=description, description=description)
+    demo.set_defaults(run=("demo", "run_demo"))
+    folder = "a folder that is new or empty; it stays (default: a temporary one, which is removed)"
+    demo.add_argument("folder", metavar="FOLDER", nargs="?", help=folder)
     description = "print the completion script of a shell"
     completion = commands.add_parser("completion", help=description, description=description)
     completion.set_defaults(run=("completion", "print_completion"))
