@@ -11,6 +11,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from pds.cli.terminal import fit_widths, open_console, print_grid, print_table
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -77,9 +79,14 @@ def print_problems(names: Sequence[str], problems: Sequence[Sequence[Any]], outp
 def print_fields(fields: dict[str, Any], output: str) -> None:
     """Print one thing: a field a line, or an object."""
     if output == "text":
-        width = max(map(len, fields))
-        for name, value in fields.items():
-            print_line(f"{name:{width}}  {_escape(to_text(value))}".rstrip())
+        texts = {name: _escape(to_text(value)) for name, value in fields.items()}
+        console = open_console()
+        if console is not None:
+            print_grid(console, list(texts.items()))
+            return
+        width = max(map(len, texts))
+        for name, text in texts.items():
+            print_line(f"{name:{width}}  {text}".rstrip())
     elif output == "json":
         print_line(json.dumps(_to_json(fields), ensure_ascii=False, indent=2))
     else:
@@ -95,13 +102,21 @@ def _print_text(
 ) -> None:
     header = [_escape(name) for name in names]
     widths: list[int] = []
+    fitted: list[int] | None = None
+    # Rows that continue a table are printed as plain lines.
+    console = open_console() if has_header else None
     while block := list(itertools.islice(rows, _BLOCK_ROWS)):
         cells = [[_shorten(_escape(to_text(value)), widest) for value in row] for row in block]
         numeric = [all(_is_number(row[at]) for row in block) for at in range(len(names))]
-        if not widths:
+        is_first = not widths
+        if is_first:
             widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(header)]
-            if has_header:
-                _write_line(out, header, widths, [False] * len(names))
+            fitted = None if console is None else fit_widths(console, header, cells)
+        if console is not None and fitted is not None:
+            print_table(console, header if is_first else None, cells, fitted, numeric)
+            continue
+        if is_first and has_header:
+            _write_line(out, header, widths, [False] * len(names))
         for row in cells:
             _write_line(out, row, widths, numeric)
     if not widths and has_header:
