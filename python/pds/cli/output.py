@@ -56,6 +56,11 @@ def print_rows(
     widest: int | None = None,
 ) -> None:
     """Print rows: as a text with columns, as a JSON array, as a JSON object a line, or as CSV."""
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates and output != "text":
+        from pds.errors import InvalidInput  # noqa: PLC0415 help does without
+
+        raise InvalidInput(f"columns {duplicates} occur more than once; select others with --columns")
     if output == "text":
         _print_text(names, iter(rows), sys.stdout, has_header, widest)
     elif output == "csv":
