@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pds.cli import completion
-from pds.cli.parser import build_parser
+from pds.cli.parser import SHELLS, build_parser
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def script_of(run: Run, shell: str) -> str:
     return out
 
 
-@pytest.mark.parametrize("shell", completion.SHELLS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_script_has_every_command_and_option(run: Run, shell: str) -> None:
     script = script_of(run, shell)
     for command in completion._walk(completion._read_parser("", build_parser())):
@@ -84,7 +84,7 @@ def test_zsh_parses_the_script(run: Run) -> None:
     subprocess.run(["zsh", "-f", "-n", "-c", script_of(run, "zsh")], check=True)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["scan", "--help"], ["completion", "bash"], ["shwo"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["scan", "--help"], ["completion", "bash"], ["nothing"]])
 def test_what_needs_no_store_imports_nothing_heavy(argv: list[str]) -> None:
     program = f"""
 import sys

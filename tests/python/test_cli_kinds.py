@@ -9,6 +9,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,8 +20,6 @@ from pds.cli.parser import build_parser
 from pds.cli.thing import ALL, KINDS_OF
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.python.conftest import Run
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None]})
@@ -65,6 +64,15 @@ def _verbs_with_url() -> set[str]:
 
 def test_the_kinds_of_every_command_are_known() -> None:
     assert _verbs_with_url() - {"ls"} == KINDS_OF.keys()
+
+
+def test_the_reference_says_which_kinds_a_command_is_for() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.read_text().splitlines() if "| yes |" in line
+    ]
+    printed = {row[0].strip("`"): tuple(kind for kind, cell in zip(ALL, row[2:], strict=True) if cell) for row in rows}
+    assert printed == KINDS_OF
 
 
 @pytest.mark.parametrize("kind", ALL)

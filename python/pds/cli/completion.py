@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from pds.cli.codes import OK
 from pds.cli.output import print_line
+from pds.cli.parser import build_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SHELLS: Final = ("bash", "zsh", "fish")
 _BASH: Final = """# bash completion for pds; in ~/.bashrc: eval "$(pds completion bash)"
 _pds() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
@@ -92,8 +92,6 @@ class _Command:
 
 def print_completion(args: argparse.Namespace, _options: dict[str, object]) -> int:
     """Print the script of a shell."""
-    from pds.cli.parser import build_parser  # noqa: PLC0415 the parser names this module
-
     root = _read_parser("", build_parser())
     write = {"bash": _write_bash, "zsh": _write_zsh, "fish": _write_fish}
     print_line(write[args.shell](root).rstrip("\n"))

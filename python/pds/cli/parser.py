@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 from typing import TYPE_CHECKING, Final
 
-from pds.cli.completion import SHELLS
 from pds.cli.output import FORMATS, print_line
 
 if TYPE_CHECKING:
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
 _DAY_SECONDS: Final = 86400.0
 _RETENTION_DAYS: Final = 7.0
 _HEAD_ROWS: Final = 10
+SHELLS: Final = ("bash", "zsh", "fish")
+"""The shells that `pds completion` knows."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,7 +49,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib import metadata  # noqa: PLC0415 few need it
+        import platform  # noqa: PLC0415 help does without
+        from importlib import metadata  # noqa: PLC0415 as above
 
         from pds import __version__  # noqa: PLC0415 as above
 
