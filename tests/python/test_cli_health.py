@@ -101,6 +101,20 @@ def test_ranges_of_keys_are_not_counted(run: Run) -> None:
     assert (report["uncounted_deletes"], report["rows"], report["deleted_share"]) == (1, None, None)
 
 
+@pytest.mark.parametrize("is_range", [True, False])
+def test_merged_lists_of_deleted_rows_are_compressed(run: Run, tmp_path: Path, is_range: bool) -> None:
+    count = 60
+    table = pds.write_table("t", rows(0, 1000), key="id")
+    for number in range(count):
+        table.delete(f"id = {2 * number}" if is_range else f"id + 0 = {2 * number}")
+    follow(run, examine(run, "t"))
+    (entry,) = table.refresh()._parse_manifest()["tombstones"]
+    assert (tmp_path / "t" / entry["path"]).read_bytes().startswith(health._ZSTD_MAGIC) == is_range
+    expected = (None, 1) if is_range else (count, 0)
+    report = examine(run, "t")
+    assert (report["deleted_rows"], report["uncounted_deletes"]) == expected
+
+
 def test_overlaps_are_sorted_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_FILE_BYTES", 2)
     table = pds.write_table("t", rows(0, 100), sort_by="id")
@@ -111,6 +125,33 @@ def test_overlaps_are_sorted_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert report["next"] == [{"command": "pds optimize t --sort", "reason": "a value of id may be in 12 of 12 files"}]
     follow(run, report)
     assert examine(run, "t")["overlap"] == 1
+
+
+def test_a_value_in_many_sorted_files_is_no_reason_to_sort_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_FILE_BYTES", 2)
+    table = pds.write_table("t", rows(0, 100), sort_by="id")
+    for _ in range(11):
+        table.append(rows(0, 100))
+    monkeypatch.setattr(health, "_is_sorted", lambda _history: True)
+    assert examine(run, "t")["next"] == []
+    monkeypatch.undo()
+    assert not health._is_sorted(table.history())
+    table.optimize.sort()
+    table.tags.create("sorted")
+    assert health._is_sorted(table.history())
+    table.append(rows(0, 1))
+    assert not health._is_sorted(table.history())
+
+
+def test_many_small_lists_of_deleted_rows_are_merged(run: Run) -> None:
+    table = pds.write_table("t", rows(0, 1000))
+    for number in range(12):
+        table.delete(f"id = {number}")
+    report = examine(run, "t")
+    assert report["next"] == [{"command": "pds optimize t", "reason": "12 small objects list deleted rows"}]
+    follow(run, report)
+    report = examine(run, "t")
+    assert (report["tombstones"], report["deleted_rows"], report["next"]) == (1, 12, [])
 
 
 def test_a_column_without_statistics_has_no_overlap(run: Run) -> None:

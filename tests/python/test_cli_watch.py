@@ -82,8 +82,10 @@ def test_an_outage_is_one_line_and_loses_no_version(
         lambda: None,
         lambda: monkeypatch.setattr(pds.Store, "get_file_info", plain),
         lambda: table.append(ROWS),
+        lambda: monkeypatch.setattr(pds.Store, "get_file_info", fail),
     )
-    assert watch(run) == ([1, 2, 3], "pds: the store does not answer; trying again every 2 s\n")
+    line = "pds: the store does not answer; trying again every 2 s\n"
+    assert watch(run) == ([1, 2, 3], 2 * line), "a second outage is another line"
 
 
 def test_a_failed_read_after_a_new_pointer_is_repeated(

@@ -6,26 +6,29 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
     pds show     URL                   what it is: version, rows, files, bytes, key, columns
     pds schema   URL                   the columns
     pds history  URL                   the versions, newest first; --watch prints new ones as they come
-    pds files    URL                   the data files
+    pds files    URL                   the files of its data
     pds head     URL                   the first rows
     pds scan     URL                   all rows; --where, --columns, --limit
     pds diff     URL V1 [V2]           the rows that a table got and lost between two versions
     pds check    URL                   a table against the objects of its folder
+    pds health   URL                   what has accumulated, and what to run next
     pds verify   URL                   every byte
-    pds optimize URL                   combine small files (--sort: sort all); of a pipeline, runs
+    pds optimize URL                   combine small files (--sort: sort all); of a pipeline, runs; of a chain, slices
     pds restore  URL VERSION           the rows of an earlier version
     pds tag      URL [NAME [VERSION]]  name a version, or print the names
     pds vacuum   URL                   remove old versions and orphans
     pds export   URL                   a Delta log or, --to iceberg, Iceberg metadata beside a table
     pds drop     URL                   delete a table or dataset
     pds doctor   URL                   probe the capabilities of a store
+    pds demo     [FOLDER]              a table, a dataset and a pipeline, step by step
+    pds completion bash|zsh|fish       the completion script of a shell
 
     pds dataset list|show|verify|clean|delete URL [KEY]   the datasets of a store
     pds odf     log|show|schema|verify|vacuum URL         the blocks of an Open Data Fabric dataset
 
 `--as-of` takes a version, a time with a time zone, or a tag. `-o json|ndjson|csv` prints for programs: data goes to
-stdout, problems go to stderr. `vacuum` and `drop` ask first; a program passes `--yes`. Times are in UTC, bytes
-hexadecimal digits; in CSV a null is empty and an empty text is `""`. Options of the store are passed as
+stdout, problems go to stderr. What deletes asks first; a program passes `--yes`. Times are in UTC, bytes hexadecimal
+digits; in CSV a null is empty and an empty text is `""`. Options of the store are passed as
 `--option name=value`. Credentials are safer in environment variables, which other users of the machine cannot see.
 
 Exit codes: 0 for success, 1 for damaged data or a failed operation, 2 for an invalid command line, 3 for a commit that

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from pds.cli.codes import OK
 from pds.cli.output import print_fields, to_text
 from pds.cli.parts import list_run_files, list_slices
@@ -31,13 +33,16 @@ _MANY: Final = 10
 """So many files or slices more than needed are worth a rewrite."""
 _MANY_RUNS: Final = 3
 """Updates merge runs themselves, so that more are only in large stages."""
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_SMALL_TOMBSTONE_BYTES: Final = 1 << 20
+"""A compaction merges smaller lists of deleted rows."""
 _DELETED_SHARE: Final = 0.2
 _MOSTLY_DELETED: Final = 0.5
 """A compaction rewrites files with a larger share of deleted rows."""
 
 
 @dataclass(frozen=True)
-class Advice:
+class _Advice:
     """A command that would help, and why."""
 
     command: str
@@ -64,30 +69,30 @@ def show_health(args: argparse.Namespace, options: dict[str, object]) -> int:
     return OK
 
 
-def _examine_table(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
+def _examine_table(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     table = thing.table()
     files = table.files()
     sizes, row_counts = (list[Any](files[name].to_pylist()) for name in ("size_bytes", "total_rows"))
     total_rows = sum(row_counts)
     manifest = table._parse_manifest()  # noqa: SLF001 of the package
-    deleted, uncounted = _count_deleted(table, manifest, total_rows)
+    deleted, uncounted = _count_deleted(thing, table, manifest, total_rows)
     share = deleted / total_rows if deleted and total_rows else 0.0
     column, overlap, is_exact = _measure_overlap(table, manifest)
     combined, saved = _count_combined(sizes, _FILE_BYTES)
-    sorts = f"pds optimize {shlex.quote(thing.url)} --sort"
-    advice = []
-    if saved >= _MANY or share > _MOSTLY_DELETED or len(manifest["tombstones"]) > _MANY:
-        reasons = (
-            (f"{combined} small files become {combined - saved}", saved >= _MANY),
-            (f"{share:.0%} of the rows are deleted", share > _MOSTLY_DELETED),
-            (f"{len(manifest['tombstones'])} objects list deleted rows", len(manifest["tombstones"]) > _MANY),
-        )
-        reason = ", ".join(text for text, applies in reasons if applies)
-        advice.append(Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
+    history = table.history(_HISTORY_VERSIONS)
+    tombstones = sum(entry["size_bytes"] < _SMALL_TOMBSTONE_BYTES for entry in manifest["tombstones"])
+    reasons = (
+        (saved >= _MANY, f"{combined} small files become {combined - saved}"),
+        (share > _MOSTLY_DELETED, f"{share:.0%} of the rows are deleted"),
+        (tombstones > _MANY, f"{tombstones} small objects list deleted rows"),
+    )
+    optimize, advice = f"pds optimize {shlex.quote(thing.url)}", []
+    if any(applies for applies, _ in reasons):
+        advice.append(_Advice(optimize, ", ".join(reason for applies, reason in reasons if applies)))
     elif share >= _DELETED_SHARE and column is not None:
-        advice.append(Advice(sorts, f"{share:.0%} of the rows are deleted; this rewrites all files"))
-    elif manifest["sort_by"] and is_exact and overlap is not None and overlap > _MANY:
-        advice.append(Advice(sorts, f"a value of {column} may be in {overlap} of {len(sizes)} files"))
+        advice.append(_Advice(f"{optimize} --sort", f"{share:.0%} of the rows are deleted; this rewrites all files"))
+    elif manifest["sort_by"] and is_exact and overlap is not None and overlap > _MANY and not _is_sorted(history):
+        advice.append(_Advice(f"{optimize} --sort", f"a value of {column} may be in {overlap} of {len(sizes)} files"))
     versions, expired = _examine_versions(table.version, manifest["oldest_version"], lambda v: _time_of(table, v))
     fields = {
         "version": table.version,
@@ -102,15 +107,23 @@ def _examine_table(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
         "overlap_column": column,
         "overlap": overlap,
         **versions,
-        **_find_last(table.history(_HISTORY_VERSIONS)),
+        **_find_last(history),
     }
     return fields, advice + _advise_vacuum(thing, expired)
 
 
-def _count_deleted(table: Table, manifest: dict[str, Any], total_rows: int) -> tuple[int | None, int]:
+def _count_deleted(thing: Thing, table: Table, manifest: dict[str, Any], total_rows: int) -> tuple[int | None, int]:
     """Return the deleted rows, and how many tombstones have ranges of keys, whose rows only the data can count."""
-    uncounted = sum(entry["deleted_rows"] is None for entry in manifest["tombstones"])
+    unknown = [entry["path"] for entry in manifest["tombstones"] if entry["deleted_rows"] is None]
+    uncounted = sum(_has_key_ranges(thing.store.read_bytes(f"{thing.path}/{path}")) for path in unknown)
     return (None if uncounted else total_rows - table.scan().count()), uncounted
+
+
+def _has_key_ranges(tombstones: bytes) -> bool:
+    if tombstones.startswith(_ZSTD_MAGIC):
+        with pa.input_stream(pa.py_buffer(tombstones), compression="zstd") as lines:
+            tombstones = lines.read()
+    return b'"pk_min"' in tombstones
 
 
 def _measure_overlap(table: Table, manifest: dict[str, Any]) -> tuple[str | None, int | None, bool]:
@@ -143,7 +156,7 @@ def _count_combined(sizes: Sequence[int], target_bytes: int) -> tuple[int, int]:
     return sum(combined), sum(combined) - len(combined)
 
 
-def _examine_dataset(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
+def _examine_dataset(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     manifest = thing.datasets().read_manifest(thing.path)
     sizes = {file.name: file.size for file in thing.store.list_files(thing.path)}
     parts = [sizes.get(part) for part in manifest.parts]
@@ -151,10 +164,10 @@ def _examine_dataset(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
     advice = []
     if None in parts:
         command = f"pds verify {shlex.quote(thing.url)}"
-        advice.append(Advice(command, f"{parts.count(None)} parts are missing"))
+        advice.append(_Advice(command, f"{parts.count(None)} parts are missing"))
     if unlisted:
         command = f"pds dataset clean {shlex.quote(thing.store.url)} {shlex.quote(thing.path)}"
-        advice.append(Advice(command, f"{len(unlisted)} parts are not listed: a writer was killed, or is writing"))
+        advice.append(_Advice(command, f"{len(unlisted)} parts are not listed: a writer was killed, or is writing"))
     return {
         "created": manifest.created_at_utc,
         "rows": manifest.row_count,
@@ -166,7 +179,7 @@ def _examine_dataset(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
     }, advice
 
 
-def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
+def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     pipeline = thing.pipeline()
     newest = pipeline.as_of(pipeline.version)
     manifest = json.loads(newest._handle.manifest())  # noqa: SLF001 of the package
@@ -178,7 +191,7 @@ def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
     advice = []
     if most_runs > _MANY_RUNS:
         reason = f"a stage has {most_runs} runs, which each read merges"
-        advice.append(Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
+        advice.append(_Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
 
     def time_of(version: int) -> datetime:
         older = json.loads(newest._handle.at(version).manifest())  # noqa: SLF001 of the package
@@ -197,7 +210,7 @@ def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
     }, advice + _advise_vacuum(thing, expired)
 
 
-def _examine_chain(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
+def _examine_chain(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     chain = thing.chain()
     blocks = chain.log()
     slices = list_slices(blocks)
@@ -206,7 +219,7 @@ def _examine_chain(thing: Thing) -> tuple[dict[str, Any], list[Advice]]:
     advice = []
     if saved >= _MANY:
         reason = f"{combined} small slices become about {combined - saved}; the hashes of blocks change"
-        advice.append(Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
+        advice.append(_Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
     last_offset = chain.last_offset
     return {
         "head": chain.head,
@@ -237,9 +250,9 @@ def _examine_versions(newest: int, oldest: int, time_of: Any) -> tuple[dict[str,
     return fields, is_expired
 
 
-def _advise_vacuum(thing: Thing, is_expired: bool) -> list[Advice]:  # noqa: FBT001 of this module
+def _advise_vacuum(thing: Thing, is_expired: bool) -> list[_Advice]:  # noqa: FBT001 of this module
     reason = f"versions were replaced more than {_RETENTION.days} days ago"
-    return [Advice(f"pds vacuum {shlex.quote(thing.url)}", reason)] if is_expired else []
+    return [_Advice(f"pds vacuum {shlex.quote(thing.url)}", reason)] if is_expired else []
 
 
 def _find_last(history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -250,6 +263,12 @@ def _find_last(history: list[dict[str, Any]]) -> dict[str, Any]:
         if entry["operation"]["name"] == name and last[field] is None:
             last[field] = entry["created_at"]
     return last
+
+
+def _is_sorted(history: list[dict[str, Any]]) -> bool:
+    """Return whether the files are those of a sort: what overlaps then is one value in many files."""
+    names = (entry["operation"]["name"] for entry in history)
+    return next((name for name in names if name not in ("tag", "untag", "vacuum")), None) == "sort"
 
 
 def _with_age(value: Any) -> Any:  # noqa: ANN401 any value of a field

@@ -44,9 +44,8 @@ def _watch(thing: Thing, args: argparse.Namespace, pointer: object, known: int) 
         time.sleep(args.interval)
         try:
             current = _read_pointer(thing)
-            if current is not None and current == pointer:
-                continue
-            versions = _new_versions(thing, known)
+            is_unchanged = current is not None and current == pointer
+            versions = [] if is_unchanged else _new_versions(thing, known)
         except RemoteStoreError as error:
             if not error.retryable:
                 raise

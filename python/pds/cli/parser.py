@@ -30,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of pds and what it runs on")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _add_things(commands)
+    _add_export(commands)
     _add_datasets(commands)
     _add_chains(commands)
     description = "probe the capabilities of the store, under a temporary key"
@@ -106,16 +107,6 @@ def _add_things(commands: _Commands) -> None:
         verb.set_defaults(run=(module, function), verb=name)
         verb.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
         verbs[name] = verb
-    description = "write the metadata of another format beside a table, for the readers of that format"
-    export = commands.add_parser("export", parents=[_common()], help=description, description=description)
-    export.set_defaults(run=("exports", "export"), verb="export")
-    export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
-    export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
-    location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
-    export.add_argument("--location", metavar="URL", help=location)
-    leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
-    export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
-    export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")
     as_of = "a version, a time with a time zone, or a tag (default: the newest version)"
     for name in ("show", "schema", "files", "head", "scan", "verify"):
         verbs[name].add_argument("--as-of", metavar="VERSION", help=as_of)
@@ -142,6 +133,19 @@ def _add_things(commands: _Commands) -> None:
     _add_retention(verbs["vacuum"], "minimum age of removed versions and objects (default: 7)")
     for name in ("vacuum", "drop"):
         _add_consent(verbs[name])
+
+
+def _add_export(commands: _Commands) -> None:
+    description = "write the metadata of another format beside a table, for the readers of that format"
+    export = commands.add_parser("export", parents=[_common()], help=description, description=description)
+    export.set_defaults(run=("exports", "export"), verb="export")
+    export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+    export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
+    location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
+    export.add_argument("--location", metavar="URL", help=location)
+    leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
+    export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
+    export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")
 
 
 def _add_consent(verb: argparse.ArgumentParser) -> None:
