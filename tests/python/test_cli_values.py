@@ -201,7 +201,20 @@ def _shell(command: str, **environment: str) -> subprocess.CompletedProcess[byte
 def test_a_pipe_that_closes_early_is_quiet() -> None:
     pds.write_table("big", pa.table({"x": ["y" * 100] * 100_000}))
     done = _shell("pds scan big -o csv | head -1")
-    assert (done.stdout, done.stderr) == (b"x\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"x\n", b"")
+
+
+@pytest.mark.parametrize("argv", ["--help", "--version", "completion bash"])
+def test_what_only_prints_is_quiet_too(argv: str) -> None:
+    done = _shell(f"(sleep 0.2; pds {argv}) | true")
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("argv", ["--version", "completion bash"])
+def test_a_full_disk_is_one_line(argv: str) -> None:
+    """Of `--help` argparse drops the error itself."""
+    done = _shell(f"pds {argv} > /dev/full")
+    assert (done.returncode, done.stderr) == (1, b"pds: [Errno 28] No space left on device\n")
 
 
 def test_a_locale_without_unicode() -> None:

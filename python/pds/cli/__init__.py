@@ -66,10 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    args = build_parser().parse_args(argv)
     try:
-        code = _run(args)
+        code = _run(_parse(argv))
         sys.stdout.flush()
+    except SystemExit:
+        raise
     except _import_errors().RemoteStoreError as error:
         errors = _import_errors()
         codes = (
@@ -87,6 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)
     return code
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return build_parser().parse_args(argv)
+    finally:
+        # Help and versions were printed: an error of stdout is to be seen here, and not at exit.
+        sys.stdout.flush()
 
 
 def _import_errors() -> ModuleType:
