@@ -26,6 +26,7 @@ from pds.arguments import (
     resolve_key,
 )
 from pds.capability import Capability
+from pds.display import Result, Summarized, Summary
 from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
@@ -45,8 +46,8 @@ _DAY_SECONDS = 86_400.0
 _SMALL_BYTES = 128 << 10
 
 
-@dataclasses.dataclass(frozen=True)
-class VerifyReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class VerifyReport(Result):
     """The result of `verify_dataset`.
 
     Args:
@@ -63,7 +64,7 @@ class VerifyReport:
 
 
 @traces("pds.dataset", "write_dataset", "read_dataset", "delete_dataset", "verify_dataset", "clean_dataset")
-class ParquetDatasetStore:
+class ParquetDatasetStore(Summarized):
     """Writes, reads and manages the datasets in a store.
 
     A dataset is a folder with parts, `manifest.json` and the marker `_SUCCESS`. The constructor sends no request.
@@ -124,6 +125,10 @@ class ParquetDatasetStore:
 
     def __repr__(self) -> str:
         return f"ParquetDatasetStore({self._store!r}, {self._options!r})"
+
+    def _summarize(self) -> Summary:
+        options = {name: value for name, value in vars(self._options).items() if value is not None}
+        return Summary("ParquetDatasetStore", {"store": repr(self._store), **options})
 
     def __getstate__(self) -> dict[str, object]:
         return {"_store": self._store, "_options": self._options}

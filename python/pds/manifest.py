@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from pds import _pds, errors
+from pds.display import Result
 
 
-@dataclasses.dataclass(frozen=True)
-class DatasetManifest:
+@dataclasses.dataclass(frozen=True, repr=False)
+class DatasetManifest(Result):
     """The description of a dataset that was written.
 
     Args:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
 from pds.arguments import require_text
+from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType
 from pds.odf.events import Event, format_rfc3339
 
@@ -21,7 +22,7 @@ def _check_sequence_number(number: object) -> None:
         raise InvalidInput(f"sequence_number must be from 0 to 2**64 - 1, not {number}")
 
 
-class Block:
+class Block(Summarized):
     """A block of a metadata chain: a time, the hash of the previous block, and an event.
 
     Args:
@@ -134,3 +135,13 @@ class Block:
 
     def __repr__(self) -> str:
         return f"Block({self.sequence_number}, {self.event.kind}, {self._handle.system_time}, {self.hash})"
+
+    def _summarize(self) -> Summary:
+        properties = {
+            "sequence number": self.sequence_number,
+            "event": self.event.kind,
+            "system time": self._handle.system_time,
+            "hash": self.hash,
+            "previous block": self.prev_block_hash,
+        }
+        return Summary("Block", properties)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, check_column_names, check_schema, require_text
+from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
 from pds.odf.events import Event, SetDataSchema, format_rfc3339, to_plain
@@ -52,7 +53,7 @@ def _resolve_position(at: At | None) -> tuple[str | None, int | None]:
 
 
 @traces("pds.odf", "append", "ingest", "verify", "compact", "vacuum")
-class Dataset:
+class Dataset(Summarized):
     """A dataset whose history is a chain of metadata blocks.
 
     Every call reads the current state of the chain. Several writers can use a dataset at the same time; their commits
@@ -353,7 +354,7 @@ class Dataset:
         predicate = None if where is None else to_predicate(where, handle.schema)
         if predicate is not None:
             handle.check_filter(predicate)
-        return Scan(self._handle, block, handle, names, predicate)
+        return Scan(self._handle, block, handle, names, predicate, path=self.path)
 
     def verify(self, *, data: bool = True, at: str | Multihash | Block | None = None) -> VerifyResult:
         """Read all blocks and slices again, and verify them.
@@ -435,6 +436,10 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"pds.odf.Dataset({self.store!r}, {self.path!r})"
+
+    def _summarize(self) -> Summary:
+        # The head and the rows are in the store.
+        return Summary("pds.odf.Dataset", {"store": repr(self.store), "path": self.path})
 
 
 def _reopen(store: Store, path: str, options: WriteOptions, timeout: float) -> Dataset:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pds.display import Result
+
 if TYPE_CHECKING:
     from pds.odf.block import Block
 
 
-@dataclass(frozen=True)
-class IngestResult:
+@dataclass(frozen=True, repr=False)
+class IngestResult(Result):
     """The result of an ingest.
 
     Attributes:
@@ -34,8 +36,8 @@ class IngestResult:
     attempts: int
 
 
-@dataclass(frozen=True)
-class VerifyResult:
+@dataclass(frozen=True, repr=False)
+class VerifyResult(Result):
     """The result of a verification that found no problem.
 
     Attributes:
@@ -49,8 +51,8 @@ class VerifyResult:
     rows: int
 
 
-@dataclass(frozen=True)
-class CompactResult:
+@dataclass(frozen=True, repr=False)
+class CompactResult(Result):
     """The result of a compaction.
 
     Attributes:
@@ -66,8 +68,8 @@ class CompactResult:
     slices_after: int
 
 
-@dataclass(frozen=True)
-class VacuumResult:
+@dataclass(frozen=True, repr=False)
+class VacuumResult(Result):
     """The objects that a vacuum removed, or would remove.
 
     Attributes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pds.display import Summarized, Summary, list_columns, shorten_names
 from pds.table.scan import TableScan
 
 if TYPE_CHECKING:
@@ -26,10 +27,15 @@ class Scan(TableScan):
         handle: _pds.TableHandle,
         columns: list[str] | None,
         where: str | Predicate | None,
+        *,
+        path: str,
     ) -> None:
-        super().__init__(handle, columns, where, None)
+        super().__init__(handle, columns, where, None, path=path)
         self._chain = chain
         self._block = block
+
+    def _describe_source(self) -> dict[str, object]:
+        return {"dataset": self._path, "block": self._block}
 
     def to_ledger(self) -> LedgerRows:
         """Apply retractions and corrections, and return the remaining rows.
@@ -45,7 +51,7 @@ class Scan(TableScan):
         return LedgerRows(pa.Table.from_batches(batches, schema))
 
 
-class LedgerRows:
+class LedgerRows(Summarized):
     """The rows of a dataset after retractions and corrections, in memory."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -70,3 +76,9 @@ class LedgerRows:
 
     def __len__(self) -> int:
         return self._rows.num_rows
+
+    def __repr__(self) -> str:
+        return f"LedgerRows(columns={shorten_names(self._rows.schema.names)}, rows={len(self)})"
+
+    def _summarize(self) -> Summary:
+        return Summary("LedgerRows: in memory", {"rows": len(self)}, (list_columns(self._rows.schema),))

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import require_text
+from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
+from pds.producers.explanation import describe_node, list_nodes
 from pds.producers.graph import Node
 from pds.producers.operators import make_aggregate, make_first, make_join, make_order, make_select
 from pds.producers.preserve import Preserve, PreservePass
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pds.table import Table
 
 
-class Declared:
+class Declared(Summarized):
     """A source or a stage that a pipeline declares; stages take it as a feeder."""
 
     def __init__(self, pipeline: Declarations, node: Node) -> None:
@@ -43,13 +45,19 @@ class Declared:
     def __repr__(self) -> str:
         return f"<{'source' if self._node.feeders is None else 'stage'} {self.name!r}>"
 
+    def _summarize(self) -> Summary:
+        return Summary(repr(self), describe_node(self._node, self._pipeline._tables.get(self.name)))  # noqa: SLF001 as above
 
-class Declarations:
+
+class Declarations(Summarized):
     """What a process declares of a pipeline."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._tables: dict[str, AttachedTable] = {}
+
+    def _summarize(self) -> Summary:
+        return Summary(repr(self), {}, (list_nodes(list(self._nodes.values()), self._tables),))
 
     def source(
         self,

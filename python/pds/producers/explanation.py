@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pds.display import Listing, Summarized, Summary
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -39,7 +41,7 @@ class StageExplanation:
     bytes: int
 
 
-class Explanation:
+class Explanation(Summarized):
     """How a pipeline is updated; its text is a table."""
 
     def __init__(self, stages: Iterable[StageExplanation]) -> None:
@@ -57,6 +59,45 @@ class Explanation:
         )
 
     __repr__ = __str__
+
+    def _summarize(self) -> Summary:
+        rows = (
+            (
+                stage.name,
+                ", ".join(stage.feeders),
+                stage.kind,
+                stage.cost,
+                stage.rows,
+                stage.runs,
+                stage.bytes,
+                stage.reads,
+            )
+            for stage in self.stages.values()
+        )
+        headers = ("stage", "feeders", "kind", "cost", "rows", "runs", "bytes", "reads for a changed key")
+        return Summary("How updates compute each stage", {}, (Listing(headers, rows, len(self.stages), "stages"),))
+
+
+def describe_node(node: Node, table: AttachedTable | None) -> dict[str, object]:
+    """Return what is declared of a source or a stage, by label."""
+    key, value = node.fields
+    return {
+        "kind": _describe(node, table, None)[0],
+        "feeders": ", ".join(node.feeders or ()) or None,
+        "table": None if table is None else table.path,
+        "key": key.type,
+        "value": value.type,
+        "order of the key": "descending" if node.descending else None,
+    }
+
+
+def list_nodes(nodes: list[Node], tables: dict[str, AttachedTable]) -> Listing:
+    """Return the listing of declared sources and stages."""
+    rows = (
+        (node.name, _describe(node, tables.get(node.name), None)[0], ", ".join(node.feeders or ()), *node.fields.types)
+        for node in nodes
+    )
+    return Listing(("name", "kind", "feeders", "key", "value"), rows, len(nodes), "sources and stages")
 
 
 def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dict[str, dict[str, Any]]) -> Explanation:

@@ -20,7 +20,7 @@ from pds.producers.tables import PipelineTable
 from pds.producers.versions import PipelineVersion, Preview, find_difference
 from pds.table.checks import check_idempotency_key, check_limit, check_size, check_version
 from pds.table.location import TableLocation
-from pds.table.results import VacuumResult, make_history_entry
+from pds.table.results import History, VacuumResult, make_history_entry
 from pds.telemetry import traces
 
 if TYPE_CHECKING:
@@ -380,9 +380,9 @@ class Pipeline(Declarations):
         checked_limit = check_limit(limit)
         handle = self._open()
         if handle is None:
-            return []
+            return History()
         entries = handle.history(handle.version if checked_limit is None else checked_limit)
-        return [make_history_entry(json.loads(entry)) for entry in entries]
+        return History(make_history_entry(json.loads(entry)) for entry in entries)
 
     def draw(self) -> Drawing:
         """Return a drawing of the graph: its text is for terminals, and notebooks show it.

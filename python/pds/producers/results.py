@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from pds.display import Result
+
 if TYPE_CHECKING:
     from pds._pds import _UpdateFields
 
 
-@dataclass(frozen=True)
-class StageResult:
+@dataclass(frozen=True, repr=False)
+class StageResult(Result):
     """What an update did to a source or a stage.
 
     Args:
@@ -32,8 +34,8 @@ class StageResult:
     tasks: int
 
 
-@dataclass(frozen=True)
-class CompactResult:
+@dataclass(frozen=True, repr=False)
+class CompactResult(Result):
     """The result of a compaction of a pipeline.
 
     Args:
@@ -49,8 +51,8 @@ class CompactResult:
     bytes_written: int
 
 
-@dataclass(frozen=True)
-class StageDifference:
+@dataclass(frozen=True, repr=False)
+class StageDifference(Result):
     """A stage that came out otherwise when it was computed anew.
 
     Args:
@@ -64,8 +66,8 @@ class StageDifference:
     examples: list[Any]
 
 
-@dataclass(frozen=True)
-class PipelineCheck:
+@dataclass(frozen=True, repr=False)
+class PipelineCheck(Result):
     """The result of a check of a pipeline.
 
     Args:
@@ -83,8 +85,8 @@ class PipelineCheck:
         return not self.differences
 
 
-@dataclass(frozen=True)
-class UpdateResult:
+@dataclass(frozen=True, repr=False)
+class UpdateResult(Result):
     """The result of an update of a pipeline.
 
     Args:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pds.display import Summarized, Summary, list_columns
 from pds.errors import InvalidInput
 from pds.producers.changes import to_key_stream
 from pds.producers.convert import BadValueError
@@ -56,7 +57,7 @@ def distinct_keys(sorted_keys: pa.ChunkedArray[Any], before: list[Any] | None = 
     return keys
 
 
-class PipelineTable:
+class PipelineTable(Summarized):
     """A source or a stage at a version of its pipeline."""
 
     def __init__(self, handle: _pds.PipelineHandle | None, name: str, memory_limit: int) -> None:
@@ -68,6 +69,15 @@ class PipelineTable:
         if self._handle is None:
             raise InvalidInput(f"{self.name!r} has no data yet; update the pipeline first")
         return self._handle
+
+    def __repr__(self) -> str:
+        version = "without data" if self._handle is None else f"version {self._handle.version}"
+        return f"<PipelineTable {self.name!r}, {version}>"
+
+    def _summarize(self) -> Summary:
+        if self._handle is None:
+            return Summary(repr(self))
+        return Summary(repr(self), {}, (list_columns(self._handle.schema(self.name, False)),))  # noqa: FBT003 its content
 
     def scan(self, keys: object = None) -> PipelineRows:
         """Return the rows in the order of the key: `target_key`, `source_key`, `value`; of a source `key` and `value`.

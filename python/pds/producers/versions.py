@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from pds.display import Listing, Summarized, Summary, list_items
 from pds.producers.results import StageDifference, UpdateResult
 from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys
 
@@ -20,7 +21,7 @@ MAX_EXAMPLES = 10
 """How many keys of a difference are named."""
 
 
-class PipelineVersion:
+class PipelineVersion(Summarized):
     """A version of a pipeline, which does not change."""
 
     def __init__(self, handle: _pds.PipelineHandle, memory_limit: int) -> None:
@@ -41,6 +42,22 @@ class PipelineVersion:
         self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
         return PipelineTable(self._handle, name, self._memory_limit)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of a pipeline, version {self.version}>"
+
+    def _summarize(self) -> Summary:
+        nodes = json.loads(self._handle.manifest())["nodes"]
+        rows = (
+            (
+                node["name"],
+                ", ".join(node["feeders"]),
+                sum(file["rows"] for run in node["content"] for file in run["files"]),
+                len(node["content"]),
+            )
+            for node in nodes
+        )
+        return Summary(repr(self), {}, (Listing(("stage", "feeders", "rows", "runs"), rows, len(nodes), "stages"),))
+
 
 class Preview(PipelineVersion):
     """The version that an update would make. Its tables can be read like those of any version, `changes()` included.
@@ -59,6 +76,9 @@ class Preview(PipelineVersion):
     def stages(self) -> dict[str, StageResult]:
         """What the update does to each source and stage, by name."""
         return self._stages
+
+    def _summarize(self) -> Summary:
+        return Summary(repr(self), {}, (list_items("stages", self._stages.values(), len(self._stages)),))
 
     def commit(self) -> UpdateResult:
         """Make this the newest version.

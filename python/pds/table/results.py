@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from pds.display import Listing, Result, Summarized, Summary, list_columns
 from pds.table.charts import Bar, Chart, format_count
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from pds.errors import RemoteStoreError
 
 
-@dataclass(frozen=True)
-class CommitResult:
+@dataclass(frozen=True, repr=False)
+class CommitResult(Result):
     """The result of a commit.
 
     Args:
@@ -55,8 +56,8 @@ class CommitResult:
         return cls(version, "", rows=0, files=0, bytes=0, requests=requests, attempts=0, waited=0.0, replayed=False)
 
 
-@dataclass(frozen=True)
-class CheckResult:
+@dataclass(frozen=True, repr=False)
+class CheckResult(Result):
     """The result of a check of a table. Paths are relative to the table.
 
     Args:
@@ -78,8 +79,8 @@ class CheckResult:
         return not self.missing and not self.mismatched
 
 
-@dataclass(frozen=True)
-class VerifyResult:
+@dataclass(frozen=True, repr=False)
+class VerifyResult(Result):
     """The result of a verification of a snapshot.
 
     Args:
@@ -103,8 +104,8 @@ class VerifyResult:
         return not self.problems
 
 
-@dataclass(frozen=True)
-class ScanPlan:
+@dataclass(frozen=True, repr=False)
+class ScanPlan(Result):
     """The files and row groups that a scan reads. Statistics prune the others.
 
     Args:
@@ -137,8 +138,8 @@ class ScanPlan:
         return Chart(f"{rows} and {tombstones} read", bars)
 
 
-@dataclass(frozen=True)
-class ExportResult:
+@dataclass(frozen=True, repr=False)
+class ExportResult(Result):
     """The result of an export.
 
     Args:
@@ -152,7 +153,7 @@ class ExportResult:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class IcebergExportResult(ExportResult):
     """The result of an export to Iceberg.
 
@@ -166,8 +167,8 @@ class IcebergExportResult(ExportResult):
     metadata_location: str
 
 
-@dataclass(frozen=True)
-class VacuumResult:
+@dataclass(frozen=True, repr=False)
+class VacuumResult(Result):
     """The objects that a vacuum removed, or would remove. Paths are relative to the table.
 
     Args:
@@ -212,6 +213,46 @@ def plot_entries(entries: list[dict[str, Any]]) -> Chart:
         is_marked = operation["name"] in ("delete", "vacuum", "drop_column")
         bars.append(Bar(label, 0.0 if count else None, count / most if count else 0.0, note, is_marked=is_marked))
     return Chart(f"{format_count(len(entries), 'version')}, newest first", tuple(bars))
+
+
+class History(list[dict[str, Any]], Summarized):
+    """The versions of a table or a pipeline, newest first: a list, which `print` and notebooks show as a table."""
+
+    def _summarize(self) -> Summary:
+        rows = (
+            (
+                entry["version"],
+                f"{entry['created_at']:%Y-%m-%d %H:%M:%S}",
+                entry["operation"]["name"],
+                ", ".join(
+                    f"{name} {count:,}"
+                    for name, count in entry["operation"].items()
+                    if isinstance(count, int) and not isinstance(count, bool)
+                ),
+            )
+            for entry in self
+        )
+        listing = Listing(("version", "created at", "operation", "counts"), rows, len(self), "versions")
+        return Summary(f"{format_count(len(self), 'version')}, newest first", {}, (listing,))
+
+    def __str__(self) -> str:
+        return self._summarize().to_text()
+
+
+def summarize_snapshot(title: str, manifest: dict[str, Any], schema: pa.Schema) -> Summary:
+    """Return the summary of a snapshot, made of its manifest and schema alone."""
+    entries = [*manifest["segments"], *manifest["data_files"]]
+    rows = sum(entry["total_rows"] for entry in entries)
+    names = {column["id"]: column["name"] for column in manifest["schema"]["columns"]}
+    properties = {
+        "created": manifest["created_at"],
+        "by": manifest["operation"]["name"],
+        "key": ", ".join(names[column_id] for column_id in manifest["key"]) or None,
+        "sorted by": ", ".join(names[column_id] for column_id in manifest["sort_by"]) or None,
+        "rows": f"{rows:,} before deletes" if manifest["tombstones"] else f"about {rows:,}",
+        "tags": ", ".join(sorted(manifest["tags"])) or None,
+    }
+    return Summary(title, properties, (list_columns(schema),))
 
 
 def make_history_entry(entry: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from pds.table.html import MAX_ROWS, format_rows
+from pds.display import Summarized, Summary, list_columns, list_names, shorten_names
 from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Source(Protocol):
         """Return a scan of the rows, with the arguments of `Table.scan`."""
 
 
-class TableScan(Rows):
+class TableScan(Summarized, Rows):
     """A scan of a snapshot, which reads the rows on demand. Every method reads them again."""
 
     def __init__(
@@ -98,8 +98,10 @@ class TableScan(Rows):
         limit: int | None,
         *,
         use_stats: bool = True,
+        path: str = "",
     ) -> None:
         self._handle = handle
+        self._path = path
         self._columns = columns
         self._where = where
         self._limit = limit
@@ -126,7 +128,7 @@ class TableScan(Rows):
         return self._handle.count(self._where, self._limit, self._use_stats)
 
     def __repr__(self) -> str:
-        arguments = [f"columns={self.schema.names}"]
+        arguments = [f"columns={shorten_names(self.schema.names)}"]
         if self._where is not None:
             arguments.append(f"where={getattr(self._where, 'text', self._where)!r}")
         if self._limit is not None:
@@ -135,17 +137,23 @@ class TableScan(Rows):
             arguments.append("use_stats=False")
         return f"TableScan({', '.join(arguments)})"
 
-    def _repr_html_(self) -> str:
-        limit = MAX_ROWS + 1 if self._limit is None else min(self._limit, MAX_ROWS + 1)
-        rows = TableScan(self._handle, self._columns, self._where, limit, use_stats=self._use_stats).to_pyarrow()
-        return format_rows(rows.slice(0, MAX_ROWS), has_more=rows.num_rows > MAX_ROWS)
+    def _describe_source(self) -> dict[str, object]:
+        return {"table": self._path or None, "version": self._handle.version}
+
+    def _summarize(self) -> Summary:
+        properties = self._describe_source() | {
+            "where": getattr(self._where, "text", self._where),
+            "limit": self._limit,
+            "statistics": None if self._use_stats else "not used",
+        }
+        return Summary(f"{type(self).__name__}: rows are read on demand", properties, (list_columns(self.schema),))
 
     def explain(self) -> ScanPlan:
         """Return the files and row groups that the scan reads. Only footers are read, and the limit is ignored."""
         return ScanPlan(**self._handle.explain(self._where, self._use_stats))
 
 
-class TableChanges(Rows):
+class TableChanges(Summarized, Rows):
     """The inserted and deleted rows between two versions, read on demand. Every method reads them again."""
 
     def __init__(self, handle: _pds.TableHandle, since: int, columns: list[str] | None) -> None:
@@ -160,3 +168,13 @@ class TableChanges(Rows):
 
     def _open_scan(self) -> _pds.Scan:
         return self._handle.changes(self._since, self._columns)
+
+    def __repr__(self) -> str:
+        columns = "" if self._columns is None else f", columns={shorten_names(self._columns)}"
+        return f"TableChanges(since={self._since}, until={self._handle.version}{columns})"
+
+    def _summarize(self) -> Summary:
+        # The schema of the changes is that of a read.
+        columns = list_columns(self._handle.schema) if self._columns is None else list_names("column", self._columns)
+        properties = {"since version": self._since, "until version": self._handle.version}
+        return Summary("TableChanges: rows are read on demand", properties, (columns,))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
 from pds.arguments import check_column_names, require_text
+from pds.display import Summarized
 from pds.errors import InvalidInput
 from pds.predicate import to_predicate
 from pds.table.checks import check_limit, check_size, check_version
-from pds.table.html import format_snapshot
-from pds.table.results import make_files_table
+from pds.table.results import make_files_table, summarize_snapshot
 from pds.table.scan import TableChanges, TableScan
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
+    from pds.display import Summary
     from pds.predicate import Predicate
     from pds.store import Store
     from pds.table.layout import Layout
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Where = str | pc.Expression
 
 
-class Snapshot:
+class Snapshot(Summarized):
     """One version of a table and its rows."""
 
     _location: TableLocation
@@ -97,8 +98,8 @@ class Snapshot:
         """The number of data files in the snapshot. No request is sent."""
         return self._handle.file_count
 
-    def _repr_html_(self) -> str:
-        return format_snapshot(repr(self), self._parse_manifest(), self.schema)
+    def _summarize(self) -> Summary:
+        return summarize_snapshot(repr(self), self._parse_manifest(), self.schema)
 
     def files(self) -> pa.Table:
         """Return the data files of the snapshot.
@@ -167,7 +168,7 @@ class Snapshot:
             InvalidType: An argument has an invalid type.
         """
         names, predicate = self._check_selection(columns, where)
-        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats)
+        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats, path=self.path)
 
     def _check_selection(
         self, columns: Sequence[str] | None, where: Where | None

@@ -36,6 +36,7 @@ from pds.table.options import CommitOptions, NewTable
 from pds.table.results import (
     CheckResult,
     CommitResult,
+    History,
     ScanPlan,
     VacuumResult,
     VerifyResult,
@@ -244,7 +245,7 @@ class Table(Exports):
         """
         checked_limit = check_limit(limit)
         entries = self._handle.history(self.version if checked_limit is None else checked_limit)
-        return [make_history_entry(json.loads(entry)) for entry in entries]
+        return History(make_history_entry(json.loads(entry)) for entry in entries)
 
     def plot_history(self, limit: int | None = 50) -> Chart:
         """Return a chart of the rows that the versions wrote or deleted: `print` it, or show it in a notebook.

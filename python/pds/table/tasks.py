@@ -52,7 +52,7 @@ class ScanTask(Rows):
     def _open(self) -> TableScan:
         handle = _pds.open_scan_task(native_handle(self._store), self._path, self._files)
         predicate = None if self._where is None else to_predicate(self._where, handle.schema)
-        return TableScan(handle, self._columns, predicate, None)
+        return TableScan(handle, self._columns, predicate, None, path=self._path)
 
     def _open_scan(self) -> _pds.Scan:
         return self._open()._open_scan()  # noqa: SLF001 of the same kind

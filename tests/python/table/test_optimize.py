@@ -311,23 +311,3 @@ def test_one_append_that_does_not_fit_leaves_the_others(memory_store: pds.Store)
         ends = list(pool.map(write, range(30)))
     assert ends.count("refused") == 10
     assert table.refresh().scan().count() == 200
-
-
-# -- notebooks -------------------------------------------------------------------
-
-
-def test_tables_and_scans_show_themselves(memory_store: pds.Store) -> None:
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("<name>", pa.string())])
-    table = pds.Table.create(memory_store, "t", schema, key="id")
-    table.append(pa.table({"id": range(100), "<name>": ["<b>" + "x" * 100] * 100}, schema))
-    html = table._repr_html_()
-    assert "version=2" in html
-    assert "key id" in html
-    assert "not null" in html
-    assert "<name>" not in html
-    shown = table.scan(where="id > 50")._repr_html_()
-    assert shown.count("<tr>") == 11
-    assert "&lt;b&gt;" in shown
-    assert "the first 10 rows" in shown
-    assert "3 rows" in table.scan(limit=3)._repr_html_()
-    assert "id > 50" in repr(table.scan(["id"], where="id > 50", limit=3))
