@@ -29,8 +29,8 @@ from pds.store import Store, native_handle
 from pds.table.alter import Alter
 from pds.table.checks import check_limit, check_names, check_version
 from pds.table.export_calls import check_exports, export_committed
-from pds.table.exports import Exports
 from pds.table.location import TableLocation
+from pds.table.maintenance import Maintenance
 from pds.table.optimize import Optimize
 from pds.table.options import CommitOptions, NewTable
 from pds.table.results import (
@@ -62,7 +62,7 @@ _TIMEOUT_SECONDS = 120.0
 
 
 @traces("pds.table", "restore", "vacuum", "check", "verify", "export_delta", "export_iceberg")
-class Table(Exports):
+class Table(Maintenance):
     """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 
     A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
@@ -255,12 +255,6 @@ class Table(Exports):
         """
         return plot_entries(self.history(limit))
 
-    def refresh(self) -> Self:
-        """Change this object to the newest snapshot of the table, and return it."""
-        base_handle = self._handle
-        self._update_snapshot(_pds.TableHandle.open(self._location.handle, self.path, None), base_handle)
-        return self
-
     def as_of(self, when: int | datetime | str) -> Self:
         """Return an older snapshot of the table (time travel).
 
@@ -339,53 +333,6 @@ class Table(Exports):
             if_version=if_version,
         )
         return TableWrite(write, self, committed, write_id=uuid.uuid4().bytes, own_key=idempotency_key is not None)
-
-    def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
-        """Remove versions that were replaced longer ago than `retention`, and the objects that only they reference.
-
-        Tagged versions stay. A write that began before the oldest remaining version fails with TransactionExpired, so
-        `retention` should be longer than the longest write.
-
-        Args:
-            retention: The minimum age, by the clock of the store. Defaults to 7 days.
-            dry_run: Whether to list the objects and remove nothing.
-
-        Raises:
-            InvalidInput: The retention is negative.
-            InvalidType: The retention is not a timedelta.
-            CommitConflict, CommitStateUnknown: As for `append`.
-            InvalidInput, ExportConflict: The table is exported, and the export cannot be brought up to date, as for
-                `export_delta` and `export_iceberg`. Nothing was removed.
-        """
-        if not isinstance(retention, timedelta):
-            raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
-        result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
-        if not dry_run:
-            self.refresh()
-        return result
-
-    def check(self) -> CheckResult:
-        """Check that the objects of the newest version and of the versions before it exist, without reading data.
-
-        The sizes of the objects of the newest version are compared too. The check is of the current state of the
-        table, and not of the snapshot of this object.
-        """
-        return CheckResult(**self._handle.check())
-
-    def verify(self) -> VerifyResult:
-        """Read every byte of this snapshot: the lists of files, the tombstones and all data files.
-
-        Data files are compared with their checksums, and their sizes, numbers of rows and statistics with the list of
-        files; all columns are decoded, of which few are in memory at a time. Lists and tombstones have no checksums:
-        they are compared with what the manifest says of them.
-
-        Returns:
-            What was read, and the objects that are missing or damaged. Damage does not raise an error.
-
-        Raises:
-            VersionExpired: A vacuum removed the version.
-        """
-        return VerifyResult(**_pds.verify_table(self._handle))
 
     def was_committed(self, commit_id: str) -> int | None:
         """Return the version that a commit made, or None if it was not committed. Use it after CommitStateUnknown.

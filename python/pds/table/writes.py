@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import pyarrow as pa
 
+from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, is_in_memory
 from pds.errors import InvalidInput
 from pds.predicate import Predicate, to_predicate
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
-    from pds import _pds
     from pds._pds import _CommitFields
     from pds.options import WriteOptions
     from pds.table.merge import MergeClause
@@ -44,6 +44,12 @@ os.register_at_fork(after_in_child=lambda: setattr(_SnapshotGuard, "lock", threa
 @traces("pds.table", "append", "overwrite", "upsert", "delete", "add_files")
 class Writes(Snapshot):
     """A snapshot with methods that commit rows, and take the snapshot that they made."""
+
+    def refresh(self) -> Self:
+        """Change this object to the newest snapshot of the table, and return it."""
+        base_handle = self._handle
+        self._update_snapshot(_pds.TableHandle.open(self._location.handle, self.path, None), base_handle)
+        return self
 
     def append(
         self,
