@@ -21,6 +21,7 @@ mod pipeline_upkeep;
 mod predicate;
 mod preview;
 mod producer_calls;
+mod progress;
 mod rewrite_tasks;
 mod runtime;
 mod scan;
@@ -46,6 +47,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     store::register(module)?;
     module.add_class::<scan::OpenDataset>()?;
     module.add_class::<parts::PartIndex>()?;
+    module.add_class::<progress::ProgressHandle>()?;
     logging::register(module)?;
     dataset::register(module)?;
     scan::register(module)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pds::sync::fork;
 use pds::sync::in_place::BlockingThread;
+use pds::sync::progress::with_progress;
 use pds::sync::work_guard::current_guard;
 use pds::{Error, Result};
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
 use crate::error::to_python;
+use crate::progress::of_thread;
 
 /// How often a waiting call checks for signals, such as Ctrl-C.
 const SIGNAL_TICK: Duration = Duration::from_millis(100);
@@ -65,6 +67,7 @@ where
     F: Future<Output = Result<T>>,
 {
     let runtime = runtime_handle().map_err(|e| to_python(py, &e))?;
+    let progress = of_thread();
     let (sender, receiver) = mpsc::sync_channel(1);
     // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
@@ -75,7 +78,7 @@ where
                 // Work that blocked may be ready for its next step when the caller is gone.
                 biased;
                 _ = interrupted => {}
-                done = work() => {
+                done = with_progress(progress, work()) => {
                     // There is no receiver if the caller was interrupted just now.
                     let _ = sender.send(done);
                 }

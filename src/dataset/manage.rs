@@ -7,6 +7,7 @@ use super::read::with_snapshot;
 use super::{SUCCESS, check_key};
 use crate::error::Result;
 use crate::store::{Store, path};
+use crate::sync::progress::{self, Progress};
 
 /// Parts verified at once.
 const CONCURRENT_PARTS: usize = 2;
@@ -46,7 +47,14 @@ pub struct DatasetVerification {
 /// columns, some of them at a time.
 pub async fn verify(store: &Store, key: &str) -> Result<DatasetVerification> {
     with_snapshot(store, key, |manifest, parts| async move {
-        let checks = (0..parts.len()).map(|index| verify_part(store, &parts, index));
+        let progress = progress::current();
+        if let Some(progress) = &progress {
+            progress.begin_phase("parts");
+            progress.expect_files(parts.len() as u64);
+            progress.expect_rows(manifest.row_count);
+        }
+        let checks =
+            (0..parts.len()).map(|index| verify_part(store, &parts, index, progress.as_deref()));
         stream::iter(checks)
             .buffer_unordered(CONCURRENT_PARTS)
             .try_collect::<()>()
@@ -61,10 +69,20 @@ pub async fn verify(store: &Store, key: &str) -> Result<DatasetVerification> {
     .await
 }
 
-async fn verify_part(store: &Store, parts: &DatasetParts, index: usize) -> Result<()> {
+async fn verify_part(
+    store: &Store,
+    parts: &DatasetParts,
+    index: usize,
+    progress: Option<&Progress>,
+) -> Result<()> {
     let part = parts.get(index).await?;
     part.verify(store).await.map_err(|e| {
         e.context(format!("part {:?}", part.path))
             .with_path(&part.path)
-    })
+    })?;
+    if let Some(progress) = progress {
+        let entry = &parts.entries[index];
+        progress.add_file(entry.rows, entry.bytes);
+    }
+    Ok(())
 }

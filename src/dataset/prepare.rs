@@ -6,7 +6,7 @@ use super::intent::Intent;
 use super::register::read_intent;
 use super::{DatasetWrite, Layout, StagedPart};
 use crate::error::Result;
-use crate::files::{StagedFile, discard, stage};
+use crate::files::{StagedFile, count_rows, discard, stage};
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
@@ -42,7 +42,7 @@ pub async fn prepare(
     let plan = build_write_plan(write, task, &*input, staging.memory_bytes())?;
     let (target_write, target_store) = (write.clone(), store.clone());
     let targets = Box::new(move |index| target_path(&target_store, &target_write, task, index));
-    let files = stage(store, staging, plan, input, targets).await?;
+    let files = stage(store, staging, plan, count_rows(input, "write"), targets).await?;
     let count = files.len() as u64;
     let sequenced_files = files.into_iter().zip(0..);
     let to_staged_part = |(file, sequence): (StagedFile, u64)| StagedPart {

@@ -12,6 +12,7 @@ mod local;
 mod merge;
 mod open;
 mod read;
+mod row_counter;
 pub mod run;
 mod scan;
 mod sort;
@@ -33,6 +34,7 @@ pub(crate) use self::merge::{
 };
 pub(crate) use self::open::{OpenPart, open, open_with_indexes};
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
+pub(crate) use self::row_counter::count_rows;
 pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
 pub(crate) use self::sort::sort_batches;

@@ -20,6 +20,7 @@ use crate::store::Store;
 use crate::store::stage::{StageOutcome, StageWriter, Staging, Uploader};
 use crate::store::staged_write::{StagedWrite, discard_in_background};
 use crate::sync::hash::SharedHasher;
+use crate::sync::progress::{self, Progress};
 
 /// A staged file: written, and invisible until it is published.
 #[derive(Debug)]
@@ -110,6 +111,7 @@ async fn stage_with(
         next: 0,
         files: Arc::clone(&files),
         uploaders,
+        progress: progress::current(),
     };
     let cancel = Cancel::default();
     let _stop_threads = cancel.guard();
@@ -226,6 +228,7 @@ struct FileOpener {
     next: usize,
     files: SharedPendingFiles,
     uploaders: mpsc::UnboundedSender<(usize, Uploader)>,
+    progress: Option<Arc<Progress>>,
 }
 
 impl ByteSinkFactory for FileOpener {
@@ -243,6 +246,7 @@ impl ByteSinkFactory for FileOpener {
             writer,
             hasher: self.hooks.hasher.take(),
             files: Arc::clone(&self.files),
+            progress: self.progress.clone(),
         }))
     }
 
@@ -256,12 +260,16 @@ struct FileSink {
     writer: StageWriter,
     hasher: Option<SharedHasher>,
     files: SharedPendingFiles,
+    progress: Option<Arc<Progress>>,
 }
 
 impl ByteSink for FileSink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Some(hasher) = &self.hasher {
             hasher.update(bytes);
+        }
+        if let Some(progress) = &self.progress {
+            progress.add_bytes(bytes.len() as u64);
         }
         self.writer.write(bytes)
     }
@@ -273,6 +281,9 @@ impl ByteSink for FileSink {
         file.sha3 = self.hasher.map(|hasher| hasher.finish());
         if let StageOutcome::Done(staged) = outcome {
             file.staged = Some(staged);
+        }
+        if let Some(progress) = &self.progress {
+            progress.add_files(1);
         }
         Ok(())
     }

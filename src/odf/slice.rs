@@ -17,7 +17,7 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
-use crate::files::{StagedFile, discard, run_blocking, stage_with_hasher};
+use crate::files::{StagedFile, count_rows, discard, run_blocking, stage_with_hasher};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
@@ -84,6 +84,7 @@ pub(super) async fn write_slice(
     // The name is known only when the file is complete.
     let hidden = temp_path_in(store, &chain.path("data"), "slice");
     let targets = Box::new(move |_| hidden.clone());
+    let rows = count_rows(rows, "write");
     let files = stage_with_hasher(store, staging, write_plan, rows, targets, file_hasher).await?;
     let Some(file) = files.first() else {
         return Ok(None);

@@ -30,6 +30,7 @@ use crate::files::{open, run_blocking};
 use crate::parquet::default_threads;
 use crate::parquet::file::TAIL_BYTES;
 use crate::sync::hash::Sha3;
+use crate::sync::progress;
 use crate::table::{ScanOptions, scan};
 
 /// The bytes of a file that are read and hashed at once.
@@ -71,6 +72,7 @@ pub async fn verify(
     until: Option<&Multihash>,
     include_data: bool,
 ) -> Result<ChainVerification> {
+    progress::begin_phase("blocks");
     let mut verification = ChainVerification::default();
     let fresh = Chain::new(chain.store().clone(), chain.root())?;
     let newest = match fresh.head().await {
@@ -154,6 +156,12 @@ async fn check_files(
         .filter_map(|check| check.slice.as_ref())
         .map(Slice::rows)
         .fold(0, u64::saturating_add);
+    let progress = progress::current();
+    if let Some(progress) = &progress {
+        progress.begin_phase("slices");
+        progress.expect_files(verification.slices);
+        progress.expect_rows(verification.rows);
+    }
     let runs: Vec<_> = checks.iter().map(|check| check.run(chain)).collect();
     let mut results = stream::iter(runs).buffered(default_threads());
     let mut at = 0;
@@ -164,6 +172,9 @@ async fn check_files(
                 verification.add_problem(checks[at].path.clone(), e.message());
             }
             Err(e) => return Err(e),
+        }
+        if let (Some(progress), Some(slice)) = (&progress, &checks[at].slice) {
+            progress.add_file(slice.rows(), slice.size);
         }
         at += 1;
     }

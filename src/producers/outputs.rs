@@ -17,6 +17,27 @@ use super::runs::SampledRun;
 use super::splice::{NewRun, NodeChange, NodeReport};
 use crate::error::Result;
 use crate::files::run_blocking;
+use crate::sync::progress::{self, with_progress};
+
+impl NodeOutput {
+    /// The rows of a source that changed, or those that a stage emitted.
+    pub(super) fn rows_out(&self) -> u64 {
+        match self {
+            Self::Local(d) => d.rows_out,
+            Self::Stored(d) => d.rows_out,
+        }
+    }
+
+    /// States change also where no value does: that of a hook counts its calls, those of groups their rows.
+    pub(super) fn is_changed(&self) -> bool {
+        match self {
+            Self::Local(d) => {
+                d.changed.rows() > 0 || d.content.rows.rows() > 0 || d.state.is_some()
+            }
+            Self::Stored(d) => d.changed.is_some() || d.content.is_some() || d.state.is_some(),
+        }
+    }
+}
 
 impl Plan {
     /// Writes what was computed, all runs at once.
@@ -25,6 +46,7 @@ impl Plan {
         mut computed: Computed,
         consumed: &BTreeMap<String, ConsumedStep>,
     ) -> Result<(Vec<NodeChange>, Vec<NodeReport>)> {
+        progress::begin_phase("write");
         let mut writes = Vec::new();
         for node in self.graph.nodes() {
             let output = computed.remove(node.name());
@@ -67,8 +89,9 @@ impl Plan {
         }
         match output {
             Some(NodeOutput::Local(deltas)) => {
-                self.write_deltas(node, deltas, &mut change, &mut report)
-                    .await?;
+                let written = self.write_deltas(node, deltas, &mut change, &mut report);
+                // What it writes is counted by table, below.
+                Box::pin(with_progress(None, written)).await?;
             }
             Some(NodeOutput::Stored(deltas)) => {
                 self.put_stored(node, deltas, &mut change, &mut report)
@@ -82,6 +105,10 @@ impl Plan {
         {
             report.files_written += run.files.files.len() as u64;
             report.bytes_written += run.size_bytes();
+        }
+        if let Some(progress) = progress::current() {
+            progress.add_files(report.files_written);
+            progress.add_bytes(report.bytes_written);
         }
         Ok((change, report))
     }

@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
 use crate::run::KeyRange;
+use crate::sync::progress;
 
 /// The computation of one plan.
 pub(super) struct Plan {
@@ -105,27 +106,20 @@ pub(super) enum NodeOutput {
 
 pub(super) type Computed = BTreeMap<String, NodeOutput>;
 
-impl NodeOutput {
-    /// States change also where no value does: that of a hook counts its calls, those of groups their rows.
-    fn is_changed(&self) -> bool {
-        match self {
-            Self::Local(d) => {
-                d.changed.rows() > 0 || d.content.rows.rows() > 0 || d.state.is_some()
-            }
-            Self::Stored(d) => d.changed.is_some() || d.content.is_some() || d.state.is_some(),
-        }
-    }
-}
-
 impl Plan {
     /// What the changes make of each source and stage.
     pub(super) async fn compute(self: &Arc<Self>) -> Result<Computed> {
         let mut computed = Computed::new();
+        let progress = progress::current();
         for node in self.graph.nodes() {
+            progress::begin_phase(&format!("compute {}", node.name()));
             let output = match node {
                 Node::Source(source) => self.compute_source(node, source).await?,
                 Node::Stage(stage) => self.compute_stage(node, stage, &mut computed).await?,
             };
+            if let (Some(progress), Some(output)) = (&progress, &output) {
+                progress.add_rows(output.rows_out());
+            }
             if let Some(output) = output.filter(NodeOutput::is_changed) {
                 computed.insert(node.name().to_owned(), output);
             }

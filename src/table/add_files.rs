@@ -30,6 +30,7 @@ use crate::files::open;
 use crate::files::types::can_widen;
 use crate::parquet::file::TAIL_BYTES;
 use crate::sync::begun::run_to_end;
+use crate::sync::progress::{self, Progress};
 use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
 use crate::versions::find_replay;
@@ -127,21 +128,15 @@ async fn import_files(
     hive_partitioning: bool,
 ) -> Result<(Vec<DataFile>, Vec<String>)> {
     let columns = &TableColumns::from_manifest(base)?;
-    let reads = paths.iter().map(|path| async move {
-        let values = if hive_partitioning {
-            partitions::parse(relative_path(table, path).unwrap_or(path))?
-        } else {
-            BTreeMap::new()
-        };
-        let file = Box::pin(read_file_entry(table, path, columns, &values)).await?;
-        Ok::<_, Error>((path, file, values))
-    });
-    // A Vec, because the future of the iterator itself would not be Send.
-    let read_tasks: Vec<_> = reads.collect();
-    let entries: Vec<(&String, DataFile, PartitionValues)> = stream::iter(read_tasks)
-        .buffered(CONCURRENT_FILES)
-        .try_collect()
-        .await?;
+    let progress = progress::current();
+    let entries = read_entries(
+        table,
+        columns,
+        paths,
+        hive_partitioning,
+        progress.as_deref(),
+    )
+    .await?;
     let clock = table.store().clock();
     let mut files = Vec::new();
     let mut copies: Vec<(&String, DataFile, PartitionValues)> = Vec::new();
@@ -161,15 +156,55 @@ async fn import_files(
         .iter()
         .map(|(_, file, _)| file.path.clone())
         .collect();
+    progress::begin_phase("copy");
     let copy_tasks: Vec<_> = copies
         .iter()
-        .map(|(from, file, values)| copy_file(table, from, file, columns, values))
+        .map(async |(from, file, values)| {
+            copy_file(table, from, file, columns, values).await?;
+            if let Some(progress) = &progress {
+                progress.add_file(file.total_rows, file.size_bytes);
+            }
+            Ok(())
+        })
         .collect();
     if let Err(e) = run_to_end(copy_tasks, CONCURRENT_FILES).await {
         remove(table, &targets).await;
         return Err(e);
     }
     Ok((files, targets))
+}
+
+/// Reads the footers of all files. Those in the table's folder are done then.
+async fn read_entries<'a>(
+    table: &Table,
+    columns: &TableColumns,
+    paths: &'a [String],
+    hive_partitioning: bool,
+    progress: Option<&Progress>,
+) -> Result<Vec<(&'a String, DataFile, PartitionValues)>> {
+    if let Some(progress) = progress {
+        progress.begin_phase("read footers");
+        progress.expect_files(paths.len() as u64);
+    }
+    let reads = paths.iter().map(|path| async move {
+        let values = if hive_partitioning {
+            partitions::parse(relative_path(table, path).unwrap_or(path))?
+        } else {
+            BTreeMap::new()
+        };
+        let file = Box::pin(read_file_entry(table, path, columns, &values)).await?;
+        let is_in_place = relative_path(table, path).is_some() && file.total_rows > 0;
+        if let Some(progress) = progress.filter(|_| is_in_place) {
+            progress.add_file(file.total_rows, file.size_bytes);
+        }
+        Ok::<_, Error>((path, file, values))
+    });
+    // A Vec, because the future of the iterator itself would not be Send.
+    let read_tasks: Vec<_> = reads.collect();
+    stream::iter(read_tasks)
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await
 }
 
 /// Copies a file to its path in the table, and checks that the copy is what was read before.

@@ -9,6 +9,7 @@ use super::format::TableManifest;
 use super::listing::load_file_sizes;
 use super::{Table, names};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::progress;
 use crate::versions::list_objects;
 use crate::versions::vacuum::{References, collect_references};
 
@@ -35,6 +36,7 @@ pub struct CheckReport {
 /// vacuums keep removing versions during the check.
 pub async fn check(table: &Table) -> Result<CheckReport> {
     for _ in 0..MAX_RESTARTS {
+        progress::begin_phase("list");
         let newest = table.newest().await?.manifest;
         let manifests = list_objects(table, names::MANIFESTS).await?;
         let needed = match collect_references(table, &newest, &manifests).await? {
@@ -52,6 +54,11 @@ pub async fn check(table: &Table) -> Result<CheckReport> {
         let mut objects = manifests;
         for folder in names::FOLDERS {
             objects.extend(list_objects(table, folder).await?);
+        }
+        if let Some(progress) = progress::current() {
+            progress.begin_phase("compare");
+            progress.add_files(objects.len() as u64);
+            progress.add_bytes(objects.values().map(|meta| meta.size).sum());
         }
         // A vacuum may have removed objects while they were listed.
         if table.newest().await?.manifest.oldest_version != newest.oldest_version {

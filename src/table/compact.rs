@@ -28,6 +28,7 @@ use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Predicate;
+use crate::sync::progress;
 use crate::versions::CommitOutcome;
 use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run_on};
@@ -59,6 +60,7 @@ pub async fn compact(
     let groups = choose_groups(table, &reader, target_bytes, predicate).await?;
     let mut compaction = CompactionProgress::new(table, newest);
     let mut locations = FileLocations::new(table, &reader.files);
+    expect_rows_of(&reader, groups.iter().flatten().copied());
     let count = groups.len();
     for (index, group) in groups.into_iter().enumerate() {
         let has_deleted = group.iter().any(|file| is_mostly_deleted(&reader, *file));
@@ -108,6 +110,7 @@ pub async fn sort(
     let data_files = reader.files.iter().map(|listed| &listed.file);
     let bytes: u64 = data_files.clone().map(|file| file.size_bytes).sum();
     let row_count: u64 = data_files.clone().map(|file| file.total_rows).sum();
+    expect_rows_of(&reader, 0..reader.files.len());
     let file_count = bytes.div_ceil(target_bytes).max(1);
     let mut options = options.clone();
     options.write_options.rows_per_file = Some(row_count.div_ceil(file_count).max(1));
@@ -119,6 +122,13 @@ pub async fn sort(
     let staged = Staged::new(table);
     compaction.run(&mut operation, staged, &options).await?;
     compaction.finish()
+}
+
+/// Says how many rows are rewritten at most: deleted ones are left out.
+fn expect_rows_of(reader: &SnapshotReader, files: impl Iterator<Item = usize>) {
+    if let Some(progress) = progress::current() {
+        progress.expect_rows(files.map(|file| reader.files[file].file.total_rows).sum());
+    }
 }
 
 /// The ids of the columns to sort by.

@@ -27,6 +27,7 @@ use crate::error::Result;
 use crate::files::TableColumns;
 use crate::files::expr::Predicate;
 use crate::files::expr::{ClosedRange, Filter};
+use crate::sync::progress;
 use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
 
@@ -52,24 +53,27 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
         finder: RowFinder::default(),
         tombstones: StagedTombstones::default(),
     };
-    Ok(
-        match run(table, &mut operation, Staged::new(table), timeout).await? {
-            RunResult::Committed(committed, change) => DeleteResult {
-                snapshot: committed.snapshot.clone(),
-                committed: Some(committed),
-                rows: change.rows,
-                bytes: change.tombstones.map_or(0, |t| t.size_bytes),
-            },
-            RunResult::Replayed(Committed { snapshot, .. }) | RunResult::Unchanged(snapshot) => {
-                DeleteResult {
-                    committed: None,
-                    snapshot,
-                    rows: Some(0),
-                    bytes: 0,
-                }
-            }
+    let deleted = match run(table, &mut operation, Staged::new(table), timeout).await? {
+        RunResult::Committed(committed, change) => DeleteResult {
+            snapshot: committed.snapshot.clone(),
+            committed: Some(committed),
+            rows: change.rows,
+            bytes: change.tombstones.map_or(0, |t| t.size_bytes),
         },
-    )
+        RunResult::Replayed(Committed { snapshot, .. }) | RunResult::Unchanged(snapshot) => {
+            DeleteResult {
+                committed: None,
+                snapshot,
+                rows: Some(0),
+                bytes: 0,
+            }
+        }
+    };
+    if let Some(progress) = progress::current() {
+        progress.add_rows(deleted.rows.unwrap_or_default());
+        progress.add_bytes(deleted.bytes);
+    }
+    Ok(deleted)
 }
 
 /// Whether the rows that satisfy a predicate are a range of the key, which [`delete`] deletes without reading a row.
@@ -141,10 +145,11 @@ impl DeleteWhere<'_> {
             let range = filter.to_closed_range(columns.schema.field(index).name())?;
             plan_by_key(&reader, id, &range)
         });
-        match key_plan {
-            Some(plan) => Ok(plan),
-            None => self.finder.plan(&reader).await,
+        if let Some(plan) = key_plan {
+            return Ok(plan);
         }
+        progress::begin_phase("match");
+        self.finder.plan(&reader).await
     }
 }
 

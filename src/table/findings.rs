@@ -25,6 +25,7 @@ use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
 use crate::error::{Error, Result};
+use crate::sync::progress;
 
 /// The maximum number of files that are scanned concurrently.
 pub(super) const CONCURRENT_FILES: usize = 4;
@@ -335,10 +336,17 @@ impl RowFinder {
             .map(|file| match_file(reader, *file))
             .collect();
         let mut scanned = stream::iter(scans).buffered(CONCURRENT_FILES);
+        let progress = progress::current();
+        if let Some(progress) = &progress {
+            progress.expect_files(unknown.len() as u64);
+        }
         for file in &unknown {
             if let Some(matches) = scanned.try_next().await? {
                 let path = reader.files[*file].file.path.clone();
                 self.files.insert(path, matches);
+                if let Some(progress) = &progress {
+                    progress.add_files(1);
+                }
             }
         }
         let mut plan = DeletePlan {

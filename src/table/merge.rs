@@ -33,6 +33,7 @@ use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::run_blocking;
+use crate::sync::progress;
 use crate::versions::commit::{RunResult, run};
 use crate::versions::{Operation, RequiredVersion};
 
@@ -262,6 +263,7 @@ impl Merge<'_> {
             .iter()
             .map(|file| merge_file(context, &reader, *file))
             .collect();
+        progress::begin_phase("match");
         let mut merged = stream::iter(tasks).buffered(CONCURRENT_FILES);
         for file in &unknown {
             if let Some(output) = merged.try_next().await? {

@@ -29,6 +29,7 @@ use crate::files::TableColumns;
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
+use crate::sync::progress::{self, with_progress};
 use crate::versions::commit::{RunResult, run};
 use crate::versions::{Operation, RequiredVersion, check_required_version, find_replay};
 
@@ -223,7 +224,9 @@ impl<'a> Replacement<'a> {
             });
         };
         let reader = SnapshotReader::new(self.table, Arc::clone(manifest), Some(filter)).await?;
-        self.finder.plan(&reader).await
+        progress::begin_phase("match");
+        // The files of the result are those that are written.
+        Box::pin(with_progress(None, self.finder.plan(&reader))).await
     }
 
     /// The filter of the rows to delete, bound to the columns of a snapshot; None without keys.

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::{Statistics, extreme_value, from_json};
 use crate::files::{OpenPart, TableColumns, field_indices_by_id, field_indices_by_name};
 use crate::parquet::panic_text;
+use crate::sync::progress;
 use crate::versions::verify_transactions;
 
 /// Number of files that are read at once.
@@ -53,8 +54,15 @@ pub struct VerificationTasks {
 /// Reads the lists of files and of transactions, the tombstones and all data files of a version. Lists are compared with
 /// their entries, files with their checksums and entries, and all their columns are decoded.
 pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<VerifyReport> {
+    progress::begin_phase("lists");
     let (sound, problems) = verify_lists(table, &manifest).await?;
     let reader = SnapshotReader::new(table, Arc::new(sound), None).await?;
+    let progress = progress::current();
+    if let Some(progress) = &progress {
+        progress.begin_phase("files");
+        progress.expect_files(reader.files.len() as u64);
+        progress.expect_rows(reader.files.iter().map(|f| f.file.total_rows).sum());
+    }
     let mut report = VerifyReport {
         files: reader.files.len() as u64,
         problems,
@@ -67,12 +75,20 @@ pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<Verif
     let mut checked = stream::iter(checks).buffer_unordered(CONCURRENT_FILES);
     while let Some((file, result)) = checked.next().await {
         let data_file = &reader.files[file].file;
+        let is_sound = result.is_ok();
         match result {
             Ok(()) => {
                 report.rows += data_file.total_rows;
                 report.bytes += data_file.size_bytes;
             }
             Err(e) => report.problems.push(to_problem(&data_file.path, e)?),
+        }
+        if let Some(progress) = &progress {
+            if is_sound {
+                progress.add_file(data_file.total_rows, data_file.size_bytes);
+            } else {
+                progress.add_files(1);
+            }
         }
     }
     report.problems.sort();

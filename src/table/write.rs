@@ -21,7 +21,9 @@ use super::{Committed, Snapshot, Table, names};
 use crate::error::{Error, Result};
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
-use crate::files::{FileName, SortColumn, TableColumns, WrittenFile, sort_batches, write_files};
+use crate::files::{
+    FileName, SortColumn, TableColumns, WrittenFile, count_rows, sort_batches, write_files,
+};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
@@ -264,7 +266,9 @@ pub(super) async fn upload(
             FileName { name, path }
         }
     };
-    let files = write_files(store, staging, plan, sorted_input, new_name).await?;
+    let phase = if sort_by.is_empty() { "write" } else { "sort" };
+    let counted_input = count_rows(sorted_input, phase);
+    let files = write_files(store, staging, plan, counted_input, new_name).await?;
     let data_files = files
         .into_iter()
         .map(|file| build_data_file(file, &schemas.storage, &columns.ids));

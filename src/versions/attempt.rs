@@ -30,6 +30,7 @@ use super::outcome::{CommitError, CommitOutcome};
 use super::pointer::Pointer;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{CasResult, Register, VersionedValue};
+use crate::sync::progress;
 
 /// The delay between retries while the store is unavailable.
 const UNAVAILABLE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -51,6 +52,7 @@ pub(super) async fn attempt<M: RollLists>(
     lists: &mut ListWriter,
     deadline: Duration,
 ) -> CommitOutcome<CommitAttempt<M>> {
+    progress::begin_phase("commit");
     match next.roll_lists(lists, folder, &base.manifest).await {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(CommitAttempt::NotSent(e)),

@@ -23,6 +23,7 @@ use super::manifest::{CommitOperation, Versioned};
 use super::outcome::{CommitError, CommitOutcome, Committed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::in_place::spawn_in_place;
+use crate::sync::progress;
 
 /// A change that can be committed together with others of its type.
 pub(crate) trait GroupChange<M>: Change<M> + Clone + 'static {
@@ -90,6 +91,7 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
 ) -> CommitOutcome<Committed<M>> {
+    progress::begin_phase("commit");
     let clock = folder.store().clock();
     let queue: Arc<Queue<M, C>> = folder.store().shared_state(folder.root());
     let (reply, mut reply_receiver) = oneshot::channel();

@@ -33,6 +33,7 @@ use super::manifest::{CommitOperation, Versioned};
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::temp_name::{is_hidden, is_stale, probe_path};
+use crate::sync::progress;
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
 const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
@@ -40,6 +41,8 @@ const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
 const CONCURRENT_READS: usize = 16;
 /// The maximum number of missing manifests that are reported.
 const MAX_REPORTED_MANIFESTS: usize = 100;
+/// The number of objects after whose removal the progress is counted. Bulk deletions have fewer.
+const REMOVED_AT_ONCE: usize = 10_000;
 /// How old hidden files are, of processes of which nothing is known, when they are removed.
 const MIN_HIDDEN_AGE: Duration = Duration::from_hours(7 * 24);
 
@@ -100,6 +103,7 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
     timeout: Duration,
     prepare: impl AsyncFnOnce() -> Result<()>,
 ) -> Result<VacuumReport> {
+    progress::begin_phase("list");
     let now = store_time(folder).await?;
     let cutoffs = Cutoffs {
         objects: before(now, retention),
@@ -121,15 +125,31 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
         committed
     };
     let report = find_unreferenced(folder, &*manifest, cutoffs).await?;
+    let progress = progress::current();
+    let mut uncounted = (report.files.len() + report.manifests.len()) as u64;
+    if let Some(progress) = &progress {
+        progress.expect_files(uncounted);
+    }
     if !dry_run {
+        progress::begin_phase("remove");
         let unreferenced = report.files.iter().chain(&report.manifests);
         let paths = unreferenced.map(|relative| folder.path(relative));
         let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
-        folder.store.delete_all(&paths).await?;
+        for chunk in paths.chunks(REMOVED_AT_ONCE) {
+            folder.store.delete_all(chunk).await?;
+            uncounted -= chunk.len() as u64;
+            if let Some(progress) = &progress {
+                progress.add_files(chunk.len() as u64);
+            }
+        }
         // Those of another user may not be removable.
         if let Err(e) = folder.store.delete_all(&hidden).await {
             log::warn!("hidden files could not be removed: {e}");
         }
+    }
+    if let Some(progress) = &progress {
+        progress.add_files(uncounted);
+        progress.add_bytes(report.bytes);
     }
     Ok(report)
 }
