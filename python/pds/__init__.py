@@ -39,6 +39,7 @@ __all__ = [
     "Pipeline",
     "Preserve",
     "ProduceError",
+    "Progress",
     "RemoteStoreError",
     "Replace",
     "ResourceLocked",
@@ -135,6 +136,7 @@ if TYPE_CHECKING:
     from pds.producers.pipeline import Pipeline
     from pds.producers.preserve import Preserve
     from pds.producers.results import UpdateResult
+    from pds.progress import Progress
     from pds.store import FileInfo, FolderEntry, Store
     from pds.table.results import CommitResult, VacuumResult
     from pds.table.scan import TableScan
@@ -153,6 +155,7 @@ _MODULE_OF = {
     "Pipeline": "pds.producers.pipeline",
     "Preserve": "pds.producers.preserve",
     "ProduceError": "pds.producers.errors",
+    "Progress": "pds.progress",
     "Replace": "pds.producers.changes",
     "StagedPart": "pds._pds",
     "Store": "pds.store",

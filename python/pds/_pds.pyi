@@ -13,6 +13,7 @@ __all__ = [
     "PartIndex",
     "PipelineHandle",
     "PreviewHandle",
+    "ProgressHandle",
     "Scan",
     "StagedPart",
     "StoreHandle",
@@ -162,6 +163,13 @@ class _Write(Protocol):
     def created_at(self) -> str: ...
     @property
     def options(self) -> _Options: ...
+
+@final
+class ProgressHandle:
+    def __new__(cls) -> ProgressHandle: ...
+    def enter(self) -> None: ...
+    def exit(self) -> None: ...
+    def counts(self) -> tuple[str, int, int | None, int, int | None, int]: ...
 
 @final
 class StoreHandle:

@@ -19,7 +19,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from pds.errors import (
     add_hint,
 )
 from pds.options import WriteOptions
+from pds.progress import reported
 from pds.store import Store
 from pds.table.checks import check_names
 from pds.table.options import NewRows, NewTable
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from pds.manifest import DatasetManifest
     from pds.odf import Dataset
     from pds.producers.pipeline import Pipeline
+    from pds.progress import ProgressArgument
     from pds.store import CredentialProvider
 
     Url = str | os.PathLike[str]
@@ -113,6 +115,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
     options: WriteOptions | None = None,
     storage_options: Mapping[str, object] | None = None,
     credential_provider: CredentialProvider | None = None,
+    progress: ProgressArgument = False,
 ) -> Table:
     """Write rows to a table, which is created if it does not exist.
 
@@ -135,6 +138,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
         options: The options of data files.
         storage_options: As for `Store`.
         credential_provider: As for `Store`.
+        progress: As for `Table.append`.
 
     Returns:
         The table, at the version that was written, or at the newest one if nothing was.
@@ -154,6 +158,21 @@ def write_table(  # noqa: PLR0913 what a table is made of
     }
     store, path = open_parent(url, storage_options, credential_provider)
     rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
+    with reported("write_table", progress, data):
+        return _write_rows(store, path, rows, _WritePlan(mode, roles, schema_mode, options))
+
+
+class _WritePlan(NamedTuple):
+    """What `write_table` is told."""
+
+    mode: Mode
+    roles: dict[str, list[str] | None]
+    schema_mode: Literal["strict", "merge"]
+    options: WriteOptions | None
+
+
+def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Table:
+    mode, roles, schema_mode, options = plan
     table = _find_table(store, path, options)
     if table is None:
         if store.exists(f"{path}/_SUCCESS"):
@@ -172,9 +191,9 @@ def write_table(  # noqa: PLR0913 what a table is made of
         raise AlreadyExists(message, path=path)
     _check_properties(table, properties)
     if mode == "append":
-        table.append(rows.data, schema_mode=schema_mode, idempotency_key=idempotency_key)
+        table.append(rows.data, schema_mode=schema_mode, idempotency_key=rows.idempotency_key)
     elif mode == "overwrite":
-        table.overwrite(rows.data, idempotency_key=idempotency_key)
+        table.overwrite(rows.data, idempotency_key=rows.idempotency_key)
     return table
 
 
@@ -258,6 +277,7 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
     options: WriteOptions | None = None,
     storage_options: Mapping[str, object] | None = None,
     credential_provider: CredentialProvider | None = None,
+    progress: ProgressArgument = False,
 ) -> DatasetManifest:
     """Write a table or stream as a dataset: readers see all of it or none.
 
@@ -270,6 +290,7 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
         options: The options of the Parquet files.
         storage_options: As for `Store`.
         credential_provider: As for `Store`.
+        progress: As for `Table.append`.
 
     Returns:
         The manifest of the new dataset.
@@ -290,7 +311,7 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
         compression_level=checked.compression_level,
         memory_limit=checked.memory_limit,
     )
-    return datasets.write_dataset(data, path, overwrite=overwrite, run_id=run_id, metadata=metadata)
+    return datasets.write_dataset(data, path, overwrite=overwrite, run_id=run_id, metadata=metadata, progress=progress)
 
 
 def open_pipeline(

@@ -32,6 +32,7 @@ from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import normalize_folder_path
 from pds.predicate import to_predicate
+from pds.progress import reported
 from pds.store import Store, native_handle, require_capability
 from pds.telemetry import traces
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import remote_store
 
     from pds._pds import PartIndex, StagedPart
+    from pds.progress import ProgressArgument
 
 _DAY_SECONDS = 86_400.0
 # Data of this size stays in memory until it is published, however badly it compresses.
@@ -148,6 +150,7 @@ class ParquetDatasetStore(Summarized):
         run_id: str | None = None,
         metadata: dict[str, str] | None = None,
         key: str | None = None,
+        progress: ProgressArgument = False,
     ) -> DatasetManifest:
         """Write a table or stream as the dataset `dataset_key`.
 
@@ -162,6 +165,7 @@ class ParquetDatasetStore(Summarized):
             run_id: The identifier of the run, for the manifest.
             metadata: Key-value pairs of strings, for the manifest.
             key: An alias of `dataset_key`.
+            progress: As for `Table.append`.
 
         Returns:
             The manifest of the new dataset.
@@ -180,7 +184,8 @@ class ParquetDatasetStore(Summarized):
         write = NewWrite(folder, overwrite, run_id, metadata, self._options)
         is_small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
         digest = hash_schema(source.schema)
-        fields = _pds.write_dataset(self._handle, write, is_in_memory(table), is_small, source, digest)
+        with reported("write_dataset", progress, table):
+            fields = _pds.write_dataset(self._handle, write, is_in_memory(table), is_small, source, digest)
         return DatasetManifest(*fields)
 
     def begin_write(
@@ -341,13 +346,22 @@ class ParquetDatasetStore(Summarized):
         if not isinstance(self._store, Store):
             _remove_empty_folders(self._store, folder)
 
-    def verify_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> VerifyReport:
+    def verify_dataset(
+        self, dataset_key: str | None = None, *, key: str | None = None, progress: ProgressArgument = False
+    ) -> VerifyReport:
         """Read every byte of a dataset, and check the parts against the manifest and against their checksums.
+
+        Args:
+            dataset_key: The folder of the dataset, relative to the store.
+            key: An alias of `dataset_key`.
+            progress: As for `Table.append`.
 
         Raises:
             DatasetIncomplete, PartCorrupted, ManifestCorrupted, NotFound: As for `read_dataset`, for the first problem.
         """
-        return VerifyReport(*_pds.verify_dataset(self._handle, resolve_key(dataset_key, key)))
+        folder = resolve_key(dataset_key, key)
+        with reported("verify_dataset", progress):
+            return VerifyReport(*_pds.verify_dataset(self._handle, folder))
 
     def list_datasets(self, prefix: str = "") -> list[str]:
         """Return the sorted keys of the complete datasets below the folder `prefix`. Defaults to the whole store."""

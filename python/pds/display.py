@@ -45,7 +45,7 @@ class Listing:
 
     Args:
         headers: The names of the columns.
-        rows: The first rows, or all.
+        rows: The first rows, or all. An iterator can be shown once.
         total: The number of rows.
         noun: What a row is, in the plural.
     """

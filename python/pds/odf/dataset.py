@@ -17,6 +17,7 @@ from pds.odf.identity import Identity, Multihash
 from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
 from pds.odf.scan import Scan
 from pds.predicate import to_predicate
+from pds.progress import reported
 from pds.table.checks import check_limit
 from pds.table.location import TableLocation
 from pds.telemetry import traces
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from pds.options import WriteOptions
+    from pds.progress import ProgressArgument
     from pds.store import Store
 
     At = str | Multihash | Block | datetime
@@ -280,6 +282,7 @@ class Dataset(Summarized):
         event_time: str | None = None,
         watermark: datetime | str | None = None,
         source_state: dict[str, str] | None = None,
+        progress: ProgressArgument = False,
     ) -> IngestResult:
         """Append rows: one slice of data, and the block that references it.
 
@@ -296,6 +299,7 @@ class Dataset(Summarized):
             watermark: The event time before which no more rows are expected: a datetime or RFC 3339 text. Defaults to
                 the latest event time.
             source_state: The position from which the source continues: `sourceName`, `kind` and `value`.
+            progress: As for `pds.Table.append`.
 
         Returns:
             The appended blocks and the slice.
@@ -315,9 +319,10 @@ class Dataset(Summarized):
             require_text("event_time", event_time)
         watermark_text = None if watermark is None else format_rfc3339(watermark)
         location = self._location
-        handles, attempts, slice_ = self._handle.ingest(
-            stream, event_time, watermark_text, source_state, location.options, location.timeout
-        )
+        with reported("ingest", progress, data):
+            handles, attempts, slice_ = self._handle.ingest(
+                stream, event_time, watermark_text, source_state, location.options, location.timeout
+            )
         blocks = [Block._from_handle(handle) for handle in handles]  # noqa: SLF001 a class of this package
         if slice_ is None:
             return IngestResult(blocks, 0, None, None, 0, None, None, attempts)
@@ -356,7 +361,13 @@ class Dataset(Summarized):
             handle.check_filter(predicate)
         return Scan(self._handle, block, handle, names, predicate, path=self.path)
 
-    def verify(self, *, data: bool = True, at: str | Multihash | Block | None = None) -> VerifyResult:
+    def verify(
+        self,
+        *,
+        data: bool = True,
+        at: str | Multihash | Block | None = None,
+        progress: ProgressArgument = False,
+    ) -> VerifyResult:
         """Read all blocks and slices again, and verify them.
 
         The verification checks links, numbers, times and all rules of the chain. With `data`, it also checks the
@@ -365,6 +376,7 @@ class Dataset(Summarized):
         Args:
             data: Whether to read the data too. Defaults to True.
             at: The block, or its hash, at which the verification begins. Defaults to the head.
+            progress: As for `pds.Table.append`. Files are slices.
 
         Raises:
             InvalidType: An argument has an invalid type.
@@ -374,7 +386,8 @@ class Dataset(Summarized):
             raise InvalidType("at must be a block or the hash of a block, not a time")
         if not isinstance(data, bool):
             raise InvalidType(f"data must be True or False, not {data!r}")
-        blocks, slices, rows, problems = self._handle.verify(_resolve_position(at)[0], data)
+        with reported("verify", progress):
+            blocks, slices, rows, problems = self._handle.verify(_resolve_position(at)[0], data)
         if problems:
             first = "; ".join(f"{path}: {message}" for path, message in problems[:_MAX_PROBLEMS])
             rest = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""

@@ -16,6 +16,7 @@ from pds.producers.results import PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable
 from pds.producers.upkeep import Upkeep
 from pds.producers.versions import PipelineVersion, Preview, find_difference
+from pds.progress import reported
 from pds.table.checks import check_size, check_version
 from pds.table.location import TableLocation
 from pds.telemetry import traces
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pds.producers.changes import Changes, Replace
     from pds.producers.engine import Engine
     from pds.producers.graph import SourceInput, UpdateArguments
+    from pds.progress import ProgressArgument
     from pds.store import Store
 
 _TIMEOUT_SECONDS = 120.0
@@ -84,6 +86,7 @@ class Pipeline(Upkeep):
         *,
         base_version: int | None = None,
         idempotency_key: str | None = None,
+        progress: ProgressArgument = False,
         **named: Changes | Replace,
     ) -> UpdateResult:
         """Change sources, and bring all stages up to date, by one commit. The first update creates the pipeline.
@@ -92,6 +95,8 @@ class Pipeline(Upkeep):
             changes: The changes by the name of the source, for names that are not identifiers.
             base_version: The version that the changes are based on; 0 for a pipeline without data. Defaults to any.
             idempotency_key: A name for this update. A second one with the same name changes nothing.
+            progress: As for `Table.append`. The phase names the stage that is computed. Rows are those of the sources
+                that change, and those that stages emit, also if they are stored already.
             named: The changes of each source.
 
         Raises:
@@ -104,14 +109,18 @@ class Pipeline(Upkeep):
         """
         arguments = self._make_arguments(base_version, idempotency_key)
         inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
-        return self._update(inputs, arguments)
+        with reported("update", progress):
+            return self._update(inputs, arguments)
 
-    def refresh(self) -> UpdateResult | None:
+    def refresh(self, *, progress: ProgressArgument = False) -> UpdateResult | None:
         """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.
 
         Of each table the changes since the version that was read last are read: their keys are read whole at the newest
         version. Keys whose rows are the same stay unchanged. If a vacuum removed that version, all rows are read and
         compared with those of the source.
+
+        Args:
+            progress: As for `update`.
 
         Returns:
             The result, or None if no table has anything new and no source or stage is: then nothing is committed.
@@ -122,6 +131,10 @@ class Pipeline(Upkeep):
             DefinitionChanged: As for `update`; also if the types of a table's columns are others.
             CommitConflict: Other updates of the pipeline came first until the timeout.
         """
+        with reported("refresh", progress):
+            return self._refresh()
+
+    def _refresh(self) -> UpdateResult | None:
         deadline = time.monotonic() + self._location.timeout
         while True:
             handle = self._open()
@@ -160,6 +173,7 @@ class Pipeline(Upkeep):
         *,
         base_version: int | None = None,
         idempotency_key: str | None = None,
+        progress: ProgressArgument = False,
         **named: Changes | Replace,
     ) -> Preview:
         """Do all of an update but its commit, and return the version that it would make.
@@ -168,7 +182,8 @@ class Pipeline(Upkeep):
         """
         arguments = self._make_arguments(base_version, idempotency_key)
         inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
-        handle = self._preview(inputs, arguments)
+        with reported("preview", progress):
+            handle = self._preview(inputs, arguments)
         return Preview(handle, self._location.store, self._memory_limit)
 
     def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
@@ -176,7 +191,7 @@ class Pipeline(Upkeep):
         with self._make_inputs(arguments).used(inputs):
             return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
 
-    def check(self, *stages: str, sample: float | None = None) -> PipelineCheck:
+    def check(self, *stages: str, sample: float | None = None, progress: ProgressArgument = False) -> PipelineCheck:
         """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.
 
         A stage that differs has a function that is not deterministic, or depends on how keys were batched, or has
@@ -189,6 +204,7 @@ class Pipeline(Upkeep):
                 keys, others in each call, so functions see them in other batches. Keys of which the first 64 bytes are
                 alike are looked at together. The other stages behind one that differs are computed, too. Defaults to
                 all keys.
+            progress: As for `update`.
 
         Raises:
             NotFound: The pipeline has no version yet, or no such stage.
@@ -209,18 +225,23 @@ class Pipeline(Upkeep):
             if require_text("a stage", name) not in stored:
                 raise NotFound(f"the pipeline has no stage {name!r}; it has {stored}", path=self.path)
         version, differences = handle.version, []
-        for name in stages or stored:
-            preview = self._preview([], self._make_arguments()._replace(rebuilt=[name], sample=sample))
-            try:
-                version, difference = find_difference(preview, name, self._memory_limit)
-            finally:
-                preview.discard()
-            if difference is not None:
-                differences.append(difference)
+        with reported("check", progress):
+            for name in stages or stored:
+                preview = self._preview([], self._make_arguments()._replace(rebuilt=[name], sample=sample))
+                try:
+                    version, difference = find_difference(preview, name, self._memory_limit)
+                finally:
+                    preview.discard()
+                if difference is not None:
+                    differences.append(difference)
         return PipelineCheck(version, differences)
 
     def rebuild(
-        self, *stages: str, base_version: int | None = None, idempotency_key: str | None = None
+        self,
+        *stages: str,
+        base_version: int | None = None,
+        idempotency_key: str | None = None,
+        progress: ProgressArgument = False,
     ) -> UpdateResult:
         """Compute stages anew from all rows of their feeders, by one commit.
 
@@ -233,6 +254,7 @@ class Pipeline(Upkeep):
             stages: Their names. Defaults to all whose definition has changed.
             base_version: As in `update`.
             idempotency_key: As in `update`.
+            progress: As for `update`.
 
         Raises:
             InvalidInput: There is no such stage.
@@ -244,7 +266,8 @@ class Pipeline(Upkeep):
         """
         names = [require_text("a stage", name) for name in stages]
         arguments = self._make_arguments(base_version, idempotency_key)
-        return self._update([], arguments._replace(rebuilt=names, rebuilds_changed=not names))
+        with reported("rebuild", progress):
+            return self._update([], arguments._replace(rebuilt=names, rebuilds_changed=not names))
 
     def as_of(self, version: int | str) -> PipelineVersion:
         """Return an older version of the pipeline.

@@ -71,8 +71,7 @@ class PipelineTable(Summarized):
         return self._handle
 
     def __repr__(self) -> str:
-        version = "without data" if self._handle is None else f"version {self._handle.version}"
-        return f"<PipelineTable {self.name!r}, {version}>"
+        return f"PipelineTable({self.name!r}, version={0 if self._handle is None else self._handle.version})"
 
     def _summarize(self) -> Summary:
         if self._handle is None:

@@ -12,11 +12,13 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.declarations import Declarations
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult
+from pds.progress import reported
 from pds.table.checks import check_idempotency_key, check_limit, check_version
 from pds.table.results import History, VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
     from pds.producers.engine import BoundEngine, Engine
+    from pds.progress import ProgressArgument
     from pds.table.location import TableLocation
 
 
@@ -143,12 +145,13 @@ class Upkeep(Declarations):
         entries = handle.history(handle.version if checked_limit is None else checked_limit)
         return History(make_history_entry(json.loads(entry)) for entry in entries)
 
-    def compact(self, *, min_delta: float = 0.25) -> CompactResult:
+    def compact(self, *, min_delta: float = 0.25, progress: ProgressArgument = False) -> CompactResult:
         """Merge the runs of each table into fewer. No row changes, and no update conflicts with it.
 
         Args:
             min_delta: The newer runs of a table are merged into one. If they have at least this fraction of the bytes
                 of the oldest one, that is rewritten too, and the table has one run. 0 merges all runs of all tables.
+            progress: As for `Table.append`. Files and bytes are those that are written.
 
         Raises:
             InvalidInput: The fraction is negative.
@@ -160,16 +163,24 @@ class Upkeep(Declarations):
         if not min_delta >= 0:
             raise InvalidInput(f"min_delta must not be negative, not {min_delta}")
         arguments = self._make_arguments()
-        fields = _pds.compact_pipeline(self._location.handle, self.path, float(min_delta), arguments)
+        with reported("compact", progress):
+            fields = _pds.compact_pipeline(self._location.handle, self.path, float(min_delta), arguments)
         return CompactResult(**fields)
 
-    def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
+    def vacuum(
+        self,
+        retention: timedelta = timedelta(days=7),
+        *,
+        dry_run: bool = False,
+        progress: ProgressArgument = False,
+    ) -> VacuumResult:
         """Remove versions that were replaced more than `retention` ago, and the files that only they reference.
 
         Args:
             retention: How long a replaced version can be read. Files of updates that run longer are removed, and such
                 an update begins again.
             dry_run: Whether to report what would be removed, and remove nothing.
+            progress: As for `Table.vacuum`.
 
         Raises:
             InvalidInput: The retention is negative.
@@ -180,7 +191,8 @@ class Upkeep(Declarations):
             raise InvalidType(f"retention must be a timedelta, not {retention!r}")
         location = self._location
         seconds = retention.total_seconds()
-        fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, bool(dry_run), location.timeout)
+        with reported("vacuum", progress):
+            fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, bool(dry_run), location.timeout)
         return VacuumResult(**fields)
 
     def _make_arguments(self, base_version: int | None = None, idempotency_key: str | None = None) -> UpdateArguments:

@@ -43,7 +43,7 @@ class PipelineVersion(Summarized):
         return PipelineTable(self._handle, name, self._memory_limit)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of a pipeline, version {self.version}>"
+        return f"{type(self).__name__}(version={self.version})"
 
     def _summarize(self) -> Summary:
         nodes = json.loads(self._handle.manifest())["nodes"]

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from pds.progress import ProgressArgument
     from pds.table.merge import MergeClause
     from pds.table.options import CommitOptions
     from pds.table.results import CommitResult
@@ -167,7 +168,14 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
     check_target(table)
     names = _check_on(on)
 
-    def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
+    def execute(
+        clauses: list[MergeClause],
+        idempotency_key: str | None,
+        if_version: int | None,
+        progress: ProgressArgument,
+    ) -> CommitResult:
+        if progress is not False:
+            raise InvalidInput("a merge on Spark reports no progress; look at the job in the UI of Spark")
         return _merge(df, table, names, clauses, _check_commit(table, idempotency_key, if_version))
 
     return Merge(execute)

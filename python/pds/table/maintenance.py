@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from pds import _pds
 from pds.errors import InvalidType
+from pds.progress import reported
 from pds.table.exports import Exports
 from pds.table.results import CheckResult, VacuumResult, VerifyResult
+
+if TYPE_CHECKING:
+    from pds.progress import ProgressArgument
 
 
 class Maintenance(Exports):
     """A snapshot with methods that remove and check what the table consists of."""
 
-    def vacuum(self, retention: timedelta = timedelta(days=7), *, dry_run: bool = False) -> VacuumResult:
+    def vacuum(
+        self,
+        retention: timedelta = timedelta(days=7),
+        *,
+        dry_run: bool = False,
+        progress: ProgressArgument = False,
+    ) -> VacuumResult:
         """Remove versions that were replaced longer ago than `retention`, and the objects that only they reference.
 
         Tagged versions stay. A write that began before the oldest remaining version fails with TransactionExpired, so
@@ -22,6 +33,7 @@ class Maintenance(Exports):
         Args:
             retention: The minimum age, by the clock of the store. Defaults to 7 days.
             dry_run: Whether to list the objects and remove nothing.
+            progress: As for `append`. Files are the objects that are removed, manifests among them.
 
         Raises:
             InvalidInput: The retention is negative.
@@ -32,25 +44,33 @@ class Maintenance(Exports):
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
-        result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
+        with reported("vacuum", progress):
+            result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:
             self.refresh()
         return result
 
-    def check(self) -> CheckResult:
+    def check(self, *, progress: ProgressArgument = False) -> CheckResult:
         """Check that the objects of the newest version and of the versions before it exist, without reading data.
 
         The sizes of the objects of the newest version are compared too. The check is of the current state of the
         table, and not of the snapshot of this object.
-        """
-        return CheckResult(**self._handle.check())
 
-    def verify(self) -> VerifyResult:
+        Args:
+            progress: As for `append`. Files and bytes are those of all objects that are listed.
+        """
+        with reported("check", progress):
+            return CheckResult(**self._handle.check())
+
+    def verify(self, *, progress: ProgressArgument = False) -> VerifyResult:
         """Read every byte of this snapshot: the lists of files, the tombstones and all data files.
 
         Data files are compared with their checksums, and their sizes, numbers of rows and statistics with the list of
         files; all columns are decoded, of which few are in memory at a time. Lists and tombstones have no checksums:
         they are compared with what the manifest says of them.
+
+        Args:
+            progress: As for `append`.
 
         Returns:
             What was read, and the objects that are missing or damaged. Damage does not raise an error.
@@ -58,4 +78,5 @@ class Maintenance(Exports):
         Raises:
             VersionExpired: A vacuum removed the version.
         """
-        return VerifyResult(**_pds.verify_table(self._handle))
+        with reported("verify", progress):
+            return VerifyResult(**_pds.verify_table(self._handle))

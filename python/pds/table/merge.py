@@ -9,9 +9,10 @@ from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
+    from pds.progress import ProgressArgument
     from pds.table.results import CommitResult
 
-    _Execute = Callable[["list[MergeClause]", str | None, int | None], CommitResult]
+    _Execute = Callable[["list[MergeClause]", str | None, int | None, ProgressArgument], CommitResult]
 
 
 class MergeClause(NamedTuple):
@@ -75,7 +76,13 @@ class Merge:
         """Delete rows of the table that match no row of the source."""
         return self._add_clause("not_matched_by_source", predicate, None)
 
-    def execute(self, *, idempotency_key: str | None = None, if_version: int | None = None) -> CommitResult:
+    def execute(
+        self,
+        *,
+        idempotency_key: str | None = None,
+        if_version: int | None = None,
+        progress: ProgressArgument = False,
+    ) -> CommitResult:
         """Run the merge in one commit.
 
         After a conflict with a concurrent commit, the merge is computed again from the newest snapshot.
@@ -83,6 +90,7 @@ class Merge:
         Args:
             idempotency_key: As for `Table.append`.
             if_version: As for `Table.append`.
+            progress: As for `Table.append`.
 
         Returns:
             `rows` is the number of written rows. The history has `rows_updated`, `rows_inserted` and
@@ -95,7 +103,7 @@ class Merge:
         """
         if not self._clauses:
             raise InvalidInput("a merge needs a clause; add one with when_matched_…() or when_not_matched_…()")
-        return self._execute(list(self._clauses), idempotency_key, if_version)
+        return self._execute(list(self._clauses), idempotency_key, if_version, progress)
 
 
 def _check_updates(updates: object) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pds.predicate import to_predicate
+from pds.progress import reported
 from pds.table.checks import check_names, check_size
 from pds.telemetry import traces
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from pds._pds import TableHandle, _CommitFields, _Options
+    from pds.progress import ProgressArgument
     from pds.table.results import CommitResult
 
 _Rewrite = Callable[
@@ -38,7 +40,11 @@ class Optimize:
         self._schema = schema
 
     def compact(
-        self, target_file_size: int = _TARGET_BYTES, *, where: str | pc.Expression | None = None
+        self,
+        target_file_size: int = _TARGET_BYTES,
+        *,
+        where: str | pc.Expression | None = None,
+        progress: ProgressArgument = False,
     ) -> CommitResult | None:
         """Combine small files, and rewrite files in which most rows are deleted.
 
@@ -54,6 +60,7 @@ class Optimize:
                 their neighbors. Defaults to 128 MiB.
             where: A filter, as for `Table.scan`. Only files that may have matching rows are rewritten. Defaults to
                 all files.
+            progress: As for `Table.append`.
 
         Raises:
             InvalidInput: The size is not positive, or the filter is not valid.
@@ -61,10 +68,15 @@ class Optimize:
         """
         size = check_size("target_file_size", target_file_size)
         predicate = None if where is None else to_predicate(where, self._schema)
-        return self._rewrite(lambda handle, options, timeout: handle.compact(size, predicate, options, timeout))
+        with reported("compact", progress):
+            return self._rewrite(lambda handle, options, timeout: handle.compact(size, predicate, options, timeout))
 
     def sort(
-        self, by: str | Sequence[str] | None = None, *, target_file_size: int = _TARGET_BYTES
+        self,
+        by: str | Sequence[str] | None = None,
+        *,
+        target_file_size: int = _TARGET_BYTES,
+        progress: ProgressArgument = False,
     ) -> CommitResult | None:
         """Rewrite all rows in sorted order, so that every file has its own range of values.
 
@@ -74,6 +86,7 @@ class Optimize:
         Args:
             by: The names of the sort columns. Defaults to the `sort_by` columns of the table, or else to its key.
             target_file_size: The approximate size of new files, in bytes. Defaults to 128 MiB.
+            progress: As for `Table.append`. Rows count when they are written, after all of them were read and sorted.
 
         Raises:
             InvalidInput: A column does not exist or cannot be sorted, there is no sort column, or the size is not
@@ -82,4 +95,5 @@ class Optimize:
         """
         size = check_size("target_file_size", target_file_size)
         names = None if by is None else check_names("by", by)
-        return self._rewrite(lambda handle, options, timeout: handle.sort(names, size, options, timeout))
+        with reported("sort", progress):
+            return self._rewrite(lambda handle, options, timeout: handle.sort(names, size, options, timeout))

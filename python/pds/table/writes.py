@@ -12,6 +12,7 @@ from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, is_in_memory
 from pds.errors import InvalidInput
 from pds.predicate import Predicate, to_predicate
+from pds.progress import reported
 from pds.table.checks import check_idempotency_key, check_names
 from pds.table.export_calls import export_committed
 from pds.table.merge import Merge
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from pds._pds import _CommitFields
     from pds.options import WriteOptions
+    from pds.progress import ProgressArgument
     from pds.table.merge import MergeClause
 
     Where = str | pc.Expression
@@ -58,6 +60,7 @@ class Writes(Snapshot):
         schema_mode: Literal["strict", "merge"] = "strict",
         idempotency_key: str | None = None,
         if_version: int | None = None,
+        progress: ProgressArgument = False,
     ) -> CommitResult:
         """Append rows. Concurrent appends do not conflict.
 
@@ -75,6 +78,9 @@ class Writes(Snapshot):
             if_version: Commit only if this is the newest version of the table, for a write of rows that were made from
                 those that were read. Defaults to any version. If this handle is at that version, a table that was
                 dropped and created anew since is a conflict too.
+            progress: True for a bar on standard error or in a notebook, or a function that is called with a
+                `pds.Progress` about five times a second, and once at the end. It is called from another thread, and
+                the last time from this one. An error of it is logged, and ends the calls but not the operation.
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
@@ -90,7 +96,8 @@ class Writes(Snapshot):
         if schema_mode not in ("strict", "merge"):
             raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
         mode = "merge_schema" if schema_mode == "merge" else "append"
-        return self._write(data, mode, idempotency_key, if_version)
+        with reported("append", progress, data):
+            return self._write(data, mode, idempotency_key, if_version)
 
     def overwrite(
         self,
@@ -99,6 +106,7 @@ class Writes(Snapshot):
         *,
         idempotency_key: str | None = None,
         if_version: int | None = None,
+        progress: ProgressArgument = False,
     ) -> CommitResult:
         """Replace all rows, or the rows that match a filter.
 
@@ -109,15 +117,17 @@ class Writes(Snapshot):
             where: A filter, as for `scan`. Every row of `data` must match it. Defaults to all rows.
             idempotency_key: As for `append`.
             if_version: As for `append`. Without it, rows that were committed since you read are replaced as well.
+            progress: As for `append`.
 
         Raises:
             InvalidInput: As for `append`; or the filter is not valid, or a new row does not match it.
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
-        if where is None:
-            return self._write(data, "overwrite", idempotency_key, if_version)
-        commit = self._commit_options(idempotency_key, if_version)
-        return self._replace_rows(data, to_predicate(where, self.schema), None, commit)
+        with reported("overwrite", progress, data):
+            if where is None:
+                return self._write(data, "overwrite", idempotency_key, if_version)
+            commit = self._commit_options(idempotency_key, if_version)
+            return self._replace_rows(data, to_predicate(where, self.schema), None, commit)
 
     def upsert(
         self,
@@ -126,6 +136,7 @@ class Writes(Snapshot):
         *,
         idempotency_key: str | None = None,
         if_version: int | None = None,
+        progress: ProgressArgument = False,
     ) -> CommitResult:
         """Replace the rows that have the same key as new rows, and insert the other new rows.
 
@@ -138,6 +149,7 @@ class Writes(Snapshot):
             on: The names of the columns that rows are matched by. Defaults to the key of the table.
             idempotency_key: As for `append`.
             if_version: As for `append`.
+            progress: As for `append`.
 
         Returns:
             `rows` is the number of written rows. The history has `rows_deleted`.
@@ -147,7 +159,8 @@ class Writes(Snapshot):
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         commit = self._commit_options(idempotency_key, if_version)
-        return self._replace_rows(data, None, None if on is None else check_names("on", on), commit)
+        with reported("upsert", progress, data):
+            return self._replace_rows(data, None, None if on is None else check_names("on", on), commit)
 
     def merge(self, source: ArrowStream, on: str | Sequence[str] | None = None) -> Merge:
         """Update, delete and insert rows by the rows of a source: add clauses with `when_…`, and then `execute`.
@@ -167,13 +180,19 @@ class Writes(Snapshot):
             # Every attempt reads the source from its beginning.
             data = data.read_all()
 
-        def execute(clauses: list[MergeClause], idempotency_key: str | None, if_version: int | None) -> CommitResult:
+        def execute(
+            clauses: list[MergeClause],
+            idempotency_key: str | None,
+            if_version: int | None,
+            progress: ProgressArgument,
+        ) -> CommitResult:
             options, commit = self._location.options, self._commit_options(idempotency_key, if_version)
-            return run_traced(
-                "pds.table.merge",
-                self._location.url,
-                lambda: self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit)),
-            )
+            with reported("merge", progress):
+                return run_traced(
+                    "pds.table.merge",
+                    self._location.url,
+                    lambda: self._commit_with(lambda handle: handle.merge(data, names, clauses, options, commit)),
+                )
 
         return Merge(execute)
 
@@ -193,7 +212,7 @@ class Writes(Snapshot):
         in_memory = is_in_memory(data)
         return self._commit_with(lambda handle: handle.write(source, mode, options, in_memory, commit))
 
-    def delete(self, where: Where) -> CommitResult:
+    def delete(self, where: Where, *, progress: ProgressArgument = False) -> CommitResult:
         """Delete the rows that match a filter. No data file is rewritten.
 
         A range of the key, such as `"id BETWEEN 5 AND 9"`, is deleted without a read of data. For any other filter,
@@ -201,6 +220,8 @@ class Writes(Snapshot):
 
         Args:
             where: A filter, as for `scan`. "true" matches all rows.
+            progress: As for `append`. Files are those whose rows are compared with the filter, of all that may have
+                matching rows; rows and bytes are those of the result, and known at the end.
 
         Returns:
             `rows` is the number of deleted rows, or None if the rows of a key range were not counted. `bytes` is
@@ -211,7 +232,8 @@ class Writes(Snapshot):
             InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         predicate = to_predicate(where, self.schema)
-        return self._commit_with(lambda handle: handle.delete(predicate, self._location.timeout))
+        with reported("delete", progress):
+            return self._commit_with(lambda handle: handle.delete(predicate, self._location.timeout))
 
     def add_files(
         self,
@@ -219,6 +241,7 @@ class Writes(Snapshot):
         *,
         hive_partitioning: bool = False,
         idempotency_key: str | None = None,
+        progress: ProgressArgument = False,
     ) -> CommitResult:
         """Add existing Parquet files to the table. Their rows are not rewritten.
 
@@ -233,6 +256,7 @@ class Writes(Snapshot):
                 `__HIVE_DEFAULT_PARTITION__` is null; a time without an offset is one of the column's time zone.
                 Where a file holds the column, its own values count.
             idempotency_key: As for `append`.
+            progress: As for `append`.
 
         Raises:
             NotFound: A file does not exist.
@@ -245,9 +269,10 @@ class Writes(Snapshot):
         """
         check_idempotency_key(idempotency_key)
         names = check_names("paths", paths)
-        return self._commit(
-            lambda handle, timeout: handle.add_files(names, hive_partitioning, idempotency_key, timeout)
-        )
+        with reported("add_files", progress):
+            return self._commit(
+                lambda handle, timeout: handle.add_files(names, hive_partitioning, idempotency_key, timeout)
+            )
 
     def _commit(
         self, change: Callable[[_pds.TableHandle, float], tuple[_CommitFields, _pds.TableHandle]]
