@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +19,7 @@ from pds import _pds
 from pds.errors import InvalidType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    ProgressArgument = bool | Callable[["Progress"], object]
-    """The argument `progress` of an operation."""
+    from collections.abc import Iterator
 
 _INTERVAL_SECONDS: Final = 0.2
 _LINE_SECONDS: Final = 1.0
@@ -77,6 +75,10 @@ class Progress:
             counts.append(_format_bytes(self.bytes))
         phase = f" ({self.phase})" if self.phase and not self.is_last else ""
         return f"{self.operation}{phase}: {', '.join([*counts, f'{self.elapsed:.1f} s'])}"
+
+
+ProgressArgument = bool | Callable[[Progress], object]
+"""The argument `progress` of an operation."""
 
 
 @contextlib.contextmanager

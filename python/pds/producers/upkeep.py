@@ -12,13 +12,12 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.declarations import Declarations
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult
-from pds.progress import reported
+from pds.progress import ProgressArgument, reported
 from pds.table.checks import check_idempotency_key, check_limit, check_version
 from pds.table.results import History, VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
     from pds.producers.engine import BoundEngine, Engine
-    from pds.progress import ProgressArgument
     from pds.table.location import TableLocation
 
 
