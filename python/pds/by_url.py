@@ -166,7 +166,7 @@ class _WritePlan(NamedTuple):
     """What `write_table` is told."""
 
     mode: Mode
-    roles: dict[str, list[str] | None]
+    roles: dict[str, builtins.list[str] | None]
     schema_mode: Literal["strict", "merge"]
     options: WriteOptions | None
 
