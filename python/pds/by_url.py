@@ -159,20 +159,20 @@ def write_table(  # noqa: PLR0913 what a table is made of
     store, path = open_parent(url, storage_options, credential_provider)
     rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
     with reported("write_table", progress, data):
-        return _write_rows(store, path, rows, _WritePlan(mode, roles, schema_mode, options))
+        return _write_rows(store, path, rows, _WritePlan(mode, properties, schema_mode, options))
 
 
 class _WritePlan(NamedTuple):
     """What `write_table` is told."""
 
     mode: Mode
-    roles: dict[str, builtins.list[str] | None]
+    properties: dict[str, builtins.list[str] | None]
     schema_mode: Literal["strict", "merge"]
     options: WriteOptions | None
 
 
 def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Table:
-    mode, roles, schema_mode, options = plan
+    mode, properties, schema_mode, options = plan
     table = _find_table(store, path, options)
     if table is None:
         if store.exists(f"{path}/_SUCCESS"):
