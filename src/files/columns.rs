@@ -124,6 +124,17 @@ impl TableColumns {
     }
 }
 
+/// The fields of a data file by the ids of their columns: by the names that they have there, or by the ids in the file.
+pub(crate) fn field_indices(
+    file: &Schema,
+    names: Option<&BTreeMap<u32, String>>,
+) -> HashMap<u32, usize> {
+    match names {
+        Some(names) => field_indices_by_name(file, names),
+        None => field_indices_by_id(file),
+    }
+}
+
 /// The fields of a data file by the ids of their columns.
 pub(crate) fn field_indices_by_id(file: &Schema) -> HashMap<u32, usize> {
     let ids = file

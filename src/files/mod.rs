@@ -25,7 +25,9 @@ mod write;
 use tokio::task::JoinSet;
 
 pub use self::columns::TableColumns;
-pub(crate) use self::columns::{StoredField, field_indices_by_id, field_indices_by_name};
+pub(crate) use self::columns::{
+    StoredField, field_indices, field_indices_by_id, field_indices_by_name,
+};
 pub use self::entry::DataFile;
 pub(crate) use self::fetch::MAX_GAP_BYTES;
 pub(crate) use self::field_ids::assign_nested_ids;

@@ -95,6 +95,16 @@ fn nested_types_fit(
                     .zip(to)
                     .all(|(from, to)| item_fits(from, to, rule))
         }
+        // Entries, keys and values are called differently by different writers.
+        (D::Map(from, sorted), D::Map(to, same)) if sorted == same => {
+            match (from.data_type(), to.data_type()) {
+                (D::Struct(from), D::Struct(to)) => {
+                    let mut fields = from.iter().zip(to);
+                    from.len() == to.len() && fields.all(|(from, to)| item_fits(from, to, rule))
+                }
+                _ => false,
+            }
+        }
         _ => false,
     }
 }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::schema::types::Type;
 
 use super::narrow::decoded_field;
 use super::seal::{CREATED_BY, PAGE_CHECKSUM_BYTES, PARQUET_TRAILER_BYTES, PageSeal, Seal, hash};
@@ -181,6 +182,12 @@ impl ParquetFile {
         self.reader.schema()
     }
 
+    /// The Parquet type of a top-level field.
+    pub(crate) fn stored_type(&self, root: usize) -> &Type {
+        let descriptor = self.metadata().file_metadata().schema_descr();
+        &descriptor.root_schema().get_fields()[root]
+    }
+
     /// The number of rows of the file.
     pub fn rows(&self) -> u64 {
         let groups = self.metadata().row_groups().iter();
@@ -337,7 +344,7 @@ fn reader_options() -> ArrowReaderOptions {
 
 /// A reader that decodes each column directly to the type that was written, if arrow-rs accepts it. The other columns
 /// are decoded to the type that the file has, and converted later.
-fn reader_with_schema_hint(
+pub(super) fn reader_with_schema_hint(
     metadata: &Arc<ParquetMetaData>,
     written: &SchemaRef,
     plain: ArrowReaderMetadata,

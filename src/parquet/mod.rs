@@ -13,6 +13,7 @@ mod encode;
 pub mod file;
 mod flat;
 pub(crate) mod footer;
+mod int96;
 pub(crate) mod narrow;
 pub(crate) mod nested;
 pub mod options;

@@ -10,7 +10,7 @@
 //! overwritten while it is copied. A file that the table lists already is
 //! [`ErrorKind::AlreadyExists`]. All files are checked before the first is copied.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use arrow_schema::Schema;
@@ -18,6 +18,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
+use super::foreign_files::{check_types, file_entry, with_timestamps_of};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
@@ -25,9 +26,7 @@ use super::write::check_idempotency_key;
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
-use crate::files::expr::Statistics;
 use crate::files::open;
-use crate::files::types::can_widen;
 use crate::parquet::file::TAIL_BYTES;
 use crate::sync::begun::run_to_end;
 use crate::sync::progress::{self, Progress};
@@ -37,7 +36,7 @@ use crate::versions::find_replay;
 use crate::versions::remove;
 
 /// The maximum number of files that are opened or copied concurrently.
-const CONCURRENT_FILES: usize = 16;
+pub(super) const CONCURRENT_FILES: usize = 16;
 
 /// Adds Parquet files; `paths` are in the table's store. Returns the commit and the files that it added.
 pub async fn add_files(
@@ -268,65 +267,28 @@ async fn read_file_entry(
     values: &PartitionValues,
 ) -> Result<DataFile> {
     let part = open(table.store(), path, TAIL_BYTES).await?;
-    let file = &part.file;
-    let (names, ids) = match_columns(&file.schema, columns).map_err(|e| e.with_path(path))?;
-    let mut bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
-    let constants = partitions::constants(values, columns, &names, file.rows(), &mut bounds)
-        .map_err(|e| e.with_path(path))?;
-    for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
-        if !field.is_nullable() && file.rows() > 0 && bounds.null_counts.get(id) != Some(&0) {
-            let message = format!(
-                "column {:?} may not be null in the table, but {path:?} has nulls or no null count for it",
-                field.name()
-            );
-            return Err(Error::invalid(message).with_path(path));
-        }
-    }
-    Ok(DataFile {
-        path: String::new(),
-        size_bytes: file.length,
-        // Unknown: readers find the footer by its length at the end of the file.
-        footer_size: 0,
-        row_group_count: file.metadata().num_row_groups() as u64,
-        total_rows: file.rows(),
-        min: bounds.min,
-        max: bounds.max,
-        null_counts: bounds.null_counts,
-        columns: Some(names),
-        constants,
-    })
+    let with_path = |e: Error| e.with_path(path);
+    let fields = match_columns(&part.file.schema, columns).map_err(with_path)?;
+    let part = with_timestamps_of(part, &fields, columns);
+    check_types(&part.file.schema, columns, &fields).map_err(with_path)?;
+    file_entry(&part, columns, &fields, values).map_err(with_path)
 }
 
-/// Matches a file's columns to the table's by name. Returns the names by column id, and the column id of
-/// each field of the file.
-fn match_columns(
-    file: &Schema,
-    columns: &TableColumns,
-) -> Result<(BTreeMap<u32, String>, Vec<u32>)> {
-    let (mut names, mut ids) = (BTreeMap::new(), Vec::new());
-    for field in file.fields() {
+/// Matches a file's columns to the table's by name: the index of the field by the id of the column.
+fn match_columns(file: &Schema, columns: &TableColumns) -> Result<HashMap<u32, usize>> {
+    let mut fields = HashMap::new();
+    for (field_index, field) in file.fields().iter().enumerate() {
         let name = field.name();
-        let Some((index, table_field)) = columns.schema.column_with_name(name) else {
+        let Some((index, _)) = columns.schema.column_with_name(name) else {
             let column_names: Vec<&String> =
                 columns.schema.fields().iter().map(|f| f.name()).collect();
             let message = format!("unknown column {name:?}; the table has {column_names:?}");
             return Err(Error::invalid(message));
         };
-        if !can_widen(field.data_type(), table_field.data_type()) {
-            let message = format!(
-                "column {name:?} is {} in the table and {} in the file; rewrite the file with the \
-                 table's type",
-                table_field.data_type(),
-                field.data_type()
-            );
-            return Err(Error::invalid(message));
-        }
-        let id = columns.ids[index];
-        if names.insert(id, name.clone()).is_some() {
+        if fields.insert(columns.ids[index], field_index).is_some() {
             let message = format!("column {name:?} occurs twice in the file");
             return Err(Error::invalid(message));
         }
-        ids.push(id);
     }
-    Ok((names, ids))
+    Ok(fields)
 }

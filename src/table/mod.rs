@@ -26,6 +26,7 @@ mod export_upkeep;
 mod exports;
 mod external;
 mod findings;
+mod foreign_files;
 pub mod format;
 mod iceberg;
 mod index_size;

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Table;
+use super::foreign_files::with_timestamps_of;
 use super::format::{DataFile, TableManifest, corrupted_error};
 use super::index_size::estimate_index_bytes;
 use super::listing;
@@ -24,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::{FileStatistics, Filter, RowGroupStatistics, constant_column};
 use crate::files::key_ranges::KeyRanges;
 use crate::files::{OpenPart, RowGroupReader, RowGroupSelection, open_with_indexes, run_blocking};
-use crate::files::{TableColumns, field_indices_by_id, field_indices_by_name};
+use crate::files::{TableColumns, field_indices};
 use crate::parquet::decode::Chunks;
 use crate::parquet::page_selection::RowSelection;
 use crate::parquet::types::convert;
@@ -247,11 +248,12 @@ impl SnapshotReader {
             self.index_bytes(data_file),
         );
         let part = match opened.await {
-            Ok(part) => Arc::new(part),
+            Ok(part) => part,
             Err(e) => return Err(self.missing_object_error(&data_file.path, e).await),
         };
         check_file(&part, data_file)?;
-        Ok(part)
+        let fields = field_indices(&part.file.schema, data_file.columns.as_ref());
+        Ok(Arc::new(with_timestamps_of(part, &fields, &self.columns)))
     }
 
     /// About how many bytes of page indexes are read with a file's footer.
@@ -290,10 +292,8 @@ impl SnapshotReader {
         part: &Arc<OpenPart>,
         group: usize,
     ) -> Result<RowGroupScan> {
-        let field_indices = match &self.files[file].file.columns {
-            Some(names) => field_indices_by_name(&part.file.schema, names),
-            None => field_indices_by_id(&part.file.schema),
-        };
+        let names = self.files[file].file.columns.as_ref();
+        let field_indices = field_indices(&part.file.schema, names);
         let indices = self
             .columns
             .ids

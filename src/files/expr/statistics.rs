@@ -48,6 +48,13 @@ impl Statistics {
         }
         statistics
     }
+
+    /// Forgets what is known of a column.
+    pub(crate) fn forget(&mut self, id: u32) {
+        self.min.remove(&id);
+        self.max.remove(&id);
+        self.null_counts.remove(&id);
+    }
 }
 
 struct ColumnStatistics {

@@ -48,6 +48,9 @@ pub(super) async fn check_file(
                 "it has column {name:?} under the name {other_name:?}, not {stored_name:?}"
             ));
         }
+        if opened.file.is_int96(*index) {
+            return refuse(format!("it has timestamps of 96 bits in column {name:?}"));
+        }
         match DeltaType::new(field.data_type()) {
             Err(reason) => return refuse(format!("column {name:?}: {reason}")),
             Ok(data_type) if !fits(&data_type, column, allows_narrower) => {

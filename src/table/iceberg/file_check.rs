@@ -52,6 +52,9 @@ fn check_columns(
     for column in &schema.columns {
         let (name, stored_name) = (&column.name, &column.stored);
         if let Some(index) = field_indices.get(&column.id) {
+            if opened.file.is_int96(*index) {
+                return Err(format!("it has timestamps of 96 bits in column {name:?}"));
+            }
             let ids = stored_types.get(*index).map(|field| nested_ids(field));
             let has_own_ids = ids.is_some_and(|ids| are_of(&ids, column));
             check_column(stored.field(*index), column, has_ids, has_own_ids)?;

@@ -232,3 +232,32 @@ def test_folders_that_only_look_like_the_table_s_own(memory_store: pds.Store) ->
     memory_store.write("t/manifest_2024/x.parquet", _parquet(pa.table({"id": [1]})))
     table.add_files("t/manifest_2024/x.parquet")
     assert table.scan().count() == 1
+
+
+def test_timestamps_of_96_bits_are_those_of_the_column(store: pds.Store) -> None:
+    """As Spark writes them: also in years that nanoseconds do not reach."""
+    zoned = pa.timestamp("us", "UTC")
+    at = [dt.datetime(year, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC) for year in (1600, 2026, 9999)]
+    rows = pa.table({"id": [1, 2, 3], "at": pa.array(at, zoned), "plain": pa.array(at, zoned).cast(pa.timestamp("us"))})
+    file = _parquet(rows, use_deprecated_int96_timestamps=True, store_schema=False)
+    store.write("lake/t/in/1.parquet", file)
+    table = pds.Table.create(store, "lake/t", rows.schema)
+    table.add_files("lake/t/in/1.parquet")
+    assert table.scan().to_pyarrow().equals(rows)
+    assert table.scan(["id"], where="at > '2000-01-01T00:00:00Z'").to_pyarrow()["id"].to_pylist() == [2, 3]
+    with pytest.raises(pds.InvalidInput, match="96 bits"):
+        table.export_delta()
+    table.optimize.sort("id")
+    assert table.scan().to_pyarrow().equals(rows)
+    table.export_delta()
+    nanos = pds.Table.create(store, "lake/nanos", pa.schema([("at", pa.timestamp("ns"))]))
+    store.write(
+        "lake/nanos/1.parquet",
+        _parquet(
+            rows.select(["plain"]).slice(1, 1).rename_columns(["at"]),
+            use_deprecated_int96_timestamps=True,
+            store_schema=False,
+        ),
+    )
+    nanos.add_files("lake/nanos/1.parquet")
+    assert nanos.scan().to_pyarrow()["at"].cast(pa.timestamp("us")).to_pylist() == [at[1].replace(tzinfo=None)]

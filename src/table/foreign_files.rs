@@ -1,0 +1,109 @@
+//! Data files that were not written for the table: how their columns are read, and their entries.
+
+use std::collections::{BTreeMap, HashMap};
+
+use arrow_schema::{DataType, Schema, TimeUnit};
+
+use super::format::DataFile;
+use super::partitions::{self, PartitionValues};
+use crate::error::{Error, Result};
+use crate::files::expr::Statistics;
+use crate::files::types::can_widen;
+use crate::files::{OpenPart, TableColumns};
+
+/// The id of fields of a file that are no columns of the table.
+const NO_COLUMN: u32 = u32::MAX;
+
+/// The same part, of which timestamps of 96 bits are decoded as those of the columns; `fields` has the index of a column's
+/// field by the id.
+pub(super) fn with_timestamps_of(
+    part: OpenPart,
+    fields: &HashMap<u32, usize>,
+    columns: &TableColumns,
+) -> OpenPart {
+    let table_fields = columns.schema.fields().iter().zip(columns.ids.iter());
+    let types = table_fields.filter_map(|(field, id)| {
+        let is_timestamp = matches!(
+            field.data_type(),
+            DataType::Timestamp(unit, zone)
+                if *unit == TimeUnit::Microsecond || *unit == TimeUnit::Millisecond || zone.is_some()
+        );
+        let index = fields.get(id).filter(|_| is_timestamp)?;
+        Some((*index, field.data_type().clone()))
+    });
+    let types: Vec<(usize, DataType)> = types.collect();
+    if types.is_empty() {
+        return part;
+    }
+    let file = part.file.with_int96_types(&types);
+    part.with_file(file)
+}
+
+/// Refuses fields of a file with values that their columns' types may not have.
+pub(super) fn check_types(
+    file: &Schema,
+    columns: &TableColumns,
+    fields: &HashMap<u32, usize>,
+) -> Result<()> {
+    for (column, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
+        let Some(index) = fields.get(id) else {
+            continue;
+        };
+        let (file_type, column_type) = (file.field(*index).data_type(), column.data_type());
+        if !can_widen(file_type, column_type) {
+            let message = format!(
+                "column {:?} is {column_type} in the table and {file_type} in the file; rewrite the file with the \
+                 table's type",
+                column.name(),
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    Ok(())
+}
+
+/// The entry of a file, with an empty path; `fields` has the index of a column's field by the id.
+pub(super) fn file_entry(
+    part: &OpenPart,
+    columns: &TableColumns,
+    fields: &HashMap<u32, usize>,
+    values: &PartitionValues,
+) -> Result<DataFile> {
+    let file = &part.file;
+    let mut ids = vec![NO_COLUMN; file.schema.fields().len()];
+    let mut names = BTreeMap::new();
+    for (id, index) in fields {
+        ids[*index] = *id;
+        names.insert(*id, file.schema.field(*index).name().clone());
+    }
+    let mut bounds = Statistics::from_footer(file.metadata(), file.stored_schema(), &ids);
+    bounds.forget(NO_COLUMN);
+    let constants = partitions::constants(values, columns, &names, file.rows(), &mut bounds)?;
+    for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
+        let is_required = fields
+            .get(id)
+            .is_some_and(|index| !file.stored_type(*index).is_optional());
+        let has_none = is_required || bounds.null_counts.get(id) == Some(&0);
+        if !field.is_nullable() && file.rows() > 0 && !has_none {
+            let message = format!(
+                "column {:?} may not be null in the table, but {:?} has nulls or no null count for it",
+                field.name(),
+                part.path
+            );
+            return Err(Error::invalid(message));
+        }
+    }
+    Ok(DataFile {
+        path: String::new(),
+        size_bytes: file.length,
+        // Unknown: readers find the footer by its length at the end of the file.
+        footer_size: 0,
+        row_group_count: file.metadata().num_row_groups() as u64,
+        total_rows: file.rows(),
+        min: bounds.min,
+        max: bounds.max,
+        null_counts: bounds.null_counts,
+        columns: Some(names),
+        constants,
+    })
+}
