@@ -9,6 +9,7 @@ from pds.predicate import Predicate
 __all__ = [
     "BlockHandle",
     "ChainHandle",
+    "ImportHandle",
     "OpenDataset",
     "PartIndex",
     "PipelineHandle",
@@ -73,6 +74,7 @@ __all__ = [
     "plan_rewrites",
     "plan_sort",
     "prepare",
+    "prepare_import",
     "preview_pipeline",
     "publish",
     "range_task",
@@ -451,6 +453,17 @@ def create_table_with_rows(
     input_in_memory: bool,
     commit: _CommitOptions,
 ) -> TableHandle: ...
+def prepare_import(
+    store: StoreHandle,
+    path: str,
+    schema: object,
+    columns: list[tuple[list[str], list[int]]],
+    files: list[tuple[str, dict[str, str | None], bytes]],
+) -> ImportHandle: ...
+
+@final
+class ImportHandle:
+    def commit(self, source_format: str, version: str, location: str) -> TableHandle: ...
 
 @final
 class TableHandle:

@@ -30,6 +30,7 @@ mod staged_rows;
 mod store;
 mod table;
 mod table_create;
+mod table_import;
 mod table_results;
 mod task_changes;
 mod value;
@@ -57,6 +58,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     verify::register(module)?;
     staged_rows::register(module)?;
     table_create::register(module)?;
+    table_import::register(module)?;
     task_changes::register(module)?;
     rewrite_tasks::register(module)?;
     alter::register(module)?;

@@ -29,6 +29,7 @@ mod findings;
 mod foreign_files;
 pub mod format;
 mod iceberg;
+mod import_files;
 mod index_size;
 mod keys;
 mod limits;
@@ -80,6 +81,9 @@ pub use self::external::{ExternalFile, external_snapshot};
 use self::format::TableManifest;
 pub use self::iceberg::{
     IcebergExport, IcebergOptions, Location, check_iceberg_location, export_iceberg,
+};
+pub use self::import_files::{
+    ImportColumn, ImportFile, ImportSource, PreparedImport, prepare_import,
 };
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
