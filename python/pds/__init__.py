@@ -58,6 +58,8 @@ __all__ = [
     "__version__",
     "enable_logging",
     "errors",
+    "import_delta",
+    "import_iceberg",
     "list_tables",
     "odf",
     "open_chain",
@@ -127,6 +129,7 @@ if TYPE_CHECKING:
         VerificationFailed,
         VersionExpired,
     )
+    from pds.imports import import_delta, import_iceberg
     from pds.logs import enable_logging
     from pds.manifest import DatasetManifest
     from pds.options import WriteOptions
@@ -167,6 +170,8 @@ _MODULE_OF = {
     "WriteOptions": "pds.options",
     "__version__": "pds._pds",
     "enable_logging": "pds.logs",
+    "import_delta": "pds.imports",
+    "import_iceberg": "pds.imports",
     "list": "pds.by_url",
     "list_tables": "pds.table.table",
     "open_chain": "pds.by_url",

@@ -1,0 +1,210 @@
+"""Delta tables as tables."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pds.by_url import open_parent
+from pds.errors import AlreadyExists, CommitConflict, FormatNotSupported, InvalidInput, NotFound
+from pds.imports.delta_schema import physical_name, to_columns, to_schema
+from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path, to_texts
+from pds.urls import join_url, merge_options, normalize_url
+
+try:
+    import deltalake
+    from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+except ImportError as error:
+    raise ModuleNotFoundError("pds.import_delta needs deltalake: pip install 'pds[delta]'", name="deltalake") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pds.by_url import Url
+    from pds.store import Store
+    from pds.table.table import Table
+
+GUARD: Final = "pds-readOnly"
+# How often a table is planned again that others write.
+_ATTEMPTS: Final = 5
+_NAMED_FEATURES: Final = 7
+_MAX_READER: Final = 3
+# What readers have to know of, and this one does, or deltalake on its behalf.
+_READER_FEATURES: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+# Commits to such tables go through a catalog.
+_CATALOG_FEATURES: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
+# The features that a writer version stands for, until they are named. Source: PROTOCOL.md, "Valid Feature Names".
+_FEATURES_OF_VERSION: Final = (
+    (2, ("appendOnly", "invariants")),
+    (3, ("checkConstraints",)),
+    (4, ("changeDataFeed", "generatedColumns")),
+    (5, ("columnMapping",)),
+    (6, ("identityColumns",)),
+)
+
+
+def import_table(url: Url, take_over: bool, storage_options: Mapping[str, object] | None) -> Table:  # noqa: FBT001
+    """Make a table of a Delta table; `pds.import_delta` says what is raised."""
+    store, path = open_parent(url, storage_options, None)
+    return import_into(store, path, lambda: _open(url, storage_options), take_over=take_over)
+
+
+def import_into(store: Store, path: str, read: Callable[[], deltalake.DeltaTable], *, take_over: bool) -> Table:
+    """Make a table of what `read` gives, which is the newest version of the Delta table in the folder."""
+    location = locate(store, path)
+    for _attempt in range(_ATTEMPTS):
+        delta = read()
+        _check_features(delta)
+        plan = _plan(delta, join_url(store.url, path))
+        prepared = plan.prepare(location)
+        if not _is_guarded(delta):
+            if not take_over:
+                warnings.warn(
+                    f"other systems can still write the Delta table {path!r}, and their VACUUM may remove files that "
+                    "the new table needs; take_over=True makes the Delta table read-only",
+                    stacklevel=4,
+                )
+            elif not _take_over(store, path, delta):
+                continue
+        return plan.commit(prepared, location)
+    raise CommitConflict("other writers committed to the Delta table whenever it was to be taken over", path=path)
+
+
+def _open(url: Url, storage_options: Mapping[str, object] | None) -> deltalake.DeltaTable:
+    normal, implied = normalize_url(url)
+    options = {name: str(value) for name, value in merge_options(implied, storage_options).items()}
+    try:
+        return deltalake.DeltaTable(normal, storage_options=options or None)
+    except TableNotFoundError as error:
+        raise NotFound("there is no Delta table in the folder", path=str(url)) from error
+    except DeltaError as error:
+        if not isinstance(error, DeltaProtocolError) and "Unsupported" not in str(error):
+            raise
+        raise FormatNotSupported(f"deltalake cannot read the Delta table: {error}", path=str(url)) from error
+
+
+def _check_features(delta: deltalake.DeltaTable) -> None:
+    protocol = delta.protocol()
+    unknown = set(protocol.reader_features or ()) - _READER_FEATURES
+    managed = _CATALOG_FEATURES.intersection(protocol.writer_features or ())
+    if protocol.min_reader_version > _MAX_READER:
+        raise FormatNotSupported(
+            f"the Delta table has reader version {protocol.min_reader_version}, which is not known"
+        )
+    if unknown or managed:
+        names = sorted(unknown | managed)
+        raise FormatNotSupported(f"the Delta table has features that cannot be imported: {names}; drop them first")
+
+
+def _is_guarded(delta: deltalake.DeltaTable) -> bool:
+    return GUARD in (delta.protocol().writer_features or ())
+
+
+def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
+    fields: list[dict[str, Any]] = json.loads(delta.schema().to_json())["fields"]
+    metadata = delta.metadata()
+    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
+    partitions = {
+        field["name"]: physical_name(field) for field in fields if field["name"] in metadata.partition_columns
+    }
+    return ImportPlan(
+        source_format="delta",
+        version=str(delta.version()),
+        location=folder,
+        schema=to_schema(fields),
+        columns=to_columns(fields, mode, set(partitions)),
+        files=_plan_files(delta, partitions),
+    )
+
+
+def _plan_files(delta: deltalake.DeltaTable, partitions: dict[str, str]) -> list[PlannedFile]:
+    """Return the files; `partitions` has the physical names of the partition columns."""
+    actions = pa.table(delta.get_add_actions())
+    root = delta.table_uri
+    files = [PlannedFile(relative_path(str(path), root, is_encoded=True)) for path in actions["path"].to_pylist()]
+    for name, texts in _partition_values(delta, actions, partitions).items():
+        for file, text in zip(files, texts, strict=True):
+            file.constants[name] = text
+    by_path = {file.path: file for file in files}
+    for batch in delta.deletion_vectors():
+        for uri, selection in zip(*pa.record_batch(batch).columns, strict=True):
+            path = relative_path(uri.as_py(), root, is_encoded=False)
+            planned = by_path.get(path) or by_path.get(relative_path(uri.as_py(), root, is_encoded=True))
+            if planned is None:
+                raise InvalidInput(f"the Delta table has a deletion vector of {path!r}, which it does not list")
+            planned.deleted = pack_positions(pc.indices_nonzero(pc.invert(selection.values)))
+    return files
+
+
+def _partition_values(
+    delta: deltalake.DeltaTable, actions: pa.Table, partitions: dict[str, str]
+) -> dict[str, list[str | None]]:
+    if not partitions or not actions.num_rows:
+        return {}
+    for values in delta.partitions():
+        empty = next((name for name, value in values.items() if value == ""), None)
+        if empty is not None:
+            # The protocol says null, what readers say differs.
+            raise InvalidInput(
+                f"the partition column {empty!r} has an empty text, which readers of Delta take differently"
+            )
+    columns = actions.select(["partition"]).flatten()
+    names = {name.removeprefix("partition.") for name in columns.schema.names}
+    texts = {}
+    for name, physical in partitions.items():
+        texts[name] = to_texts(columns[f"partition.{name if name in names else physical}"])
+    return texts
+
+
+def _take_over(store: Store, path: str, delta: deltalake.DeltaTable) -> bool:
+    """Commit the guard as the next version of the log. False if another writer was faster."""
+    now = time.time_ns() // 1_000_000
+    commit_info: dict[str, object] = {"timestamp": now, "operation": "UPGRADE PROTOCOL", "operationParameters": {}}
+    if delta.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
+        # It has to grow.
+        last = next(iter(delta.history(1)), {}).get("inCommitTimestamp", 0)
+        commit_info["inCommitTimestamp"] = max(now, int(last) + 1)
+    actions = [{"commitInfo": commit_info}, {"protocol": _guarded_protocol(delta)}]
+    lines = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    try:
+        store.write(f"{path}/_delta_log/{delta.version() + 1:020}.json", lines.encode())
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _guarded_protocol(delta: deltalake.DeltaTable) -> dict[str, object]:
+    """Return the protocol of the table with the guard, and with names of the features that its versions imply."""
+    protocol = delta.protocol()
+    writer, reader = set(protocol.writer_features or ()), set(protocol.reader_features or ())
+    if protocol.min_writer_version < _NAMED_FEATURES:
+        for version, features in _FEATURES_OF_VERSION:
+            if protocol.min_writer_version >= version:
+                writer.update(features)
+    has_named_readers = protocol.min_reader_version > 1
+    if protocol.min_reader_version == 2:  # noqa: PLR2004 which stands for one feature
+        reader.add("columnMapping")
+        writer.add("columnMapping")
+    guarded: dict[str, object] = {
+        "minReaderVersion": _MAX_READER if has_named_readers else 1,
+        "minWriterVersion": _NAMED_FEATURES,
+        "writerFeatures": sorted(writer | {GUARD}),
+    }
+    if has_named_readers:
+        guarded["readerFeatures"] = sorted(reader)
+    return guarded

@@ -1,0 +1,96 @@
+"""Every fault at every request of an import: there is no table, or the whole one, and the next import mends it."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+
+import pds
+from delta_readers import read_delta_rs
+from exported_tables import SCHEMA, make_rows, rows_of
+from fault_runs import DISTINCT, Run, ended, plan, run_all, store
+from pds.imports.delta import import_into
+from scripted_s3 import ScriptedS3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = pds.WriteOptions(row_group_size=20)
+
+
+def _download(place: pds.Store, folder: Path) -> Path:
+    for file in place.list_files("t", recursive=True):
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(place.read_bytes(file.path))
+    return folder / "t"
+
+
+def _write_delta(folder: Path) -> None:
+    """As deltalake does."""
+    deltalake.write_deltalake(folder / "t", make_rows(range(60)))
+    deltalake.write_deltalake(folder / "t", make_rows(range(60, 65)), mode="append")
+    deltalake.DeltaTable(folder / "t").delete("id = 3")
+
+
+def _export_delta(folder: Path) -> None:
+    """Deletion vectors, and a log that is guarded; without what pds itself knows of the table."""
+    source = pds.Table.create(pds.Store(folder), "t", SCHEMA, key="id", options=OPTIONS)
+    for ids in (range(50), range(50, 60), range(60, 65)):
+        source.append(make_rows(ids))
+    source.delete("id between 20 and 39 or id % 9 = 0")
+    source.export_delta()
+    for own in ("manifest", "tombstone"):
+        shutil.rmtree(folder / "t" / own)
+    (folder / "t" / "_latest_manifest").unlink()
+
+
+@pytest.mark.parametrize("make", [_write_delta, _export_delta])
+def test_one_fault(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    make(local)
+    paths = [file.path for file in pds.Store(local).list_files("t", recursive=True)]
+    expected = rows_of(read_delta_rs(local / "t"))
+
+    def work(place: pds.Store, copy: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            import_into(place, "t", lambda: deltalake.DeltaTable(copy), take_over=True)
+
+    with ScriptedS3() as server:
+        for path in paths:
+            store(server).write(path, pds.Store(local).read_bytes(path))
+        before = server.save()
+        server.restart()
+        work(store(server), local / "t")
+        requests = list(server.seen)
+        assert rows_of(pds.Table(store(server), "t").scan().to_pyarrow()) == expected
+
+    def judge(server: ScriptedS3, run: Run) -> None:
+        server.restart(run.faults())
+        error = ended(lambda: work(store(server, run), local / "t"))
+        server.restart()
+        place = store(server)
+        if pds.Table.exists(place, "t"):
+            assert rows_of(pds.Table(place, "t").scan().to_pyarrow()) == expected
+        else:
+            assert error is not None
+            work(place, _download(place, tmp_path / f"{run.number} {run.fault} {run.lasts}"))
+        table = pds.Table(place, "t")
+        assert rows_of(table.scan().to_pyarrow()) == expected
+        assert table.version == 1
+        log = _download(place, tmp_path / f"{run.number} {run.fault} {run.lasts} after")
+        features = deltalake.DeltaTable(log).protocol().writer_features or ()
+        assert "pds-readOnly" in features
+        assert rows_of(read_delta_rs(log)) == expected
+
+    runs = plan(requests, DISTINCT, lasts=False, one_of=2) + plan(requests, ["403"], lasts=True)
+    run_all(runs, before, judge)
