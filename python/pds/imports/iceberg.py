@@ -1,0 +1,169 @@
+"""Iceberg tables as tables."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pds.by_url import open_parent
+from pds.errors import InvalidInput, NotFound
+from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path
+from pds.urls import normalize_url
+
+try:
+    from pyiceberg.manifest import DataFileContent, FileFormat
+    from pyiceberg.table import StaticTable
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+    from pyiceberg.table.puffin import PuffinFile
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import BinaryType, FixedType, UUIDType
+except ImportError as error:
+    raise ModuleNotFoundError(
+        "pds.import_iceberg needs pyiceberg: pip install 'pds[iceberg]'", name="pyiceberg"
+    ) from error
+
+from pds.imports.iceberg_schema import to_columns, to_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import FileScanTask
+
+    from pds.by_url import Url
+    from pds.table.table import Table
+
+
+# The names that pyiceberg has for options of S3.
+_S3_OPTIONS: Final = {
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "region": "s3.region",
+    "endpoint": "s3.endpoint",
+    "endpoint_url": "s3.endpoint",
+}
+
+
+def import_table(source: Url | IcebergTable, storage_options: Mapping[str, object] | None) -> Table:
+    """Make a table of an Iceberg table; `pds.import_iceberg` says what is raised."""
+    iceberg = source if isinstance(source, IcebergTable) else _open(source, storage_options)
+    location = iceberg.location()
+    store, path = open_parent(location, storage_options, None)
+    planned = locate(store, path)
+    plan = _plan(iceberg, location)
+    prepared = plan.prepare(planned)
+    warnings.warn(
+        f"other systems can still write the Iceberg table {location!r}, and when they expire snapshots or remove "
+        "orphan files, they may remove files that the new table needs: let none of them do so",
+        stacklevel=3,
+    )
+    return plan.commit(prepared, planned)
+
+
+def _open(source: Url, storage_options: Mapping[str, object] | None) -> IcebergTable:
+    normal, _ = normalize_url(source)
+    options = {name.lower().removeprefix("aws_"): str(value) for name, value in (storage_options or {}).items()}
+    properties = {name: options[option] for option, name in _S3_OPTIONS.items() if option in options}
+    try:
+        return StaticTable.from_metadata(normal, properties)
+    except FileNotFoundError as error:
+        message = (
+            "there is no Iceberg metadata: pass the path of the newest metadata file, the folder of a table with "
+            "metadata/version-hint.text, or the table that a catalog of pyiceberg loads"
+        )
+        raise NotFound(message, path=str(source)) from error
+
+
+def _plan(iceberg: IcebergTable, location: str) -> ImportPlan:
+    schema = iceberg.schema()
+    snapshot = iceberg.current_snapshot()
+    return ImportPlan(
+        source_format="iceberg",
+        version=str(snapshot.snapshot_id) if snapshot else "0",
+        location=location,
+        schema=to_schema(schema),
+        columns=to_columns(schema, iceberg.name_mapping()),
+        files=_plan_files(iceberg, location) if snapshot else [],
+    )
+
+
+def _plan_files(iceberg: IcebergTable, location: str) -> list[PlannedFile]:
+    try:
+        tasks = list(iceberg.scan().plan_files())
+    except ValueError as error:
+        raise InvalidInput(f"the Iceberg table cannot be imported: {error}; compact it, and import again") from error
+    deletes = _Deletes(iceberg)
+    return [_plan_file(iceberg, task, location, deletes) for task in tasks]
+
+
+def _plan_file(iceberg: IcebergTable, task: FileScanTask, location: str, deletes: _Deletes) -> PlannedFile:
+    data_file = task.file
+    if data_file.file_format != FileFormat.PARQUET:
+        raise InvalidInput(
+            f"the file {data_file.file_path!r} is {data_file.file_format.value}, not Parquet; rewrite it, "
+            "and import again"
+        )
+    path = relative_path(data_file.file_path, location, is_encoded=False)
+    return PlannedFile(path, _constants(iceberg, data_file), deletes.positions(data_file.file_path, task.delete_files))
+
+
+def _constants(iceberg: IcebergTable, data_file: DataFile) -> dict[str, str | None]:
+    """Return the values of the partition's columns. Files mostly hold these columns: then their own values count."""
+    schema, spec = iceberg.schema(), iceberg.specs()[data_file.spec_id]
+    constants: dict[str, str | None] = {}
+    for position, field in enumerate(spec.fields):
+        column = next((column for column in schema.fields if column.field_id == field.source_id), None)
+        is_text = column is not None and not isinstance(column.field_type, BinaryType | FixedType | UUIDType)
+        if column is None or not is_text or not isinstance(field.transform, IdentityTransform):
+            continue
+        value = data_file.partition[position]
+        constants[column.name] = None if value is None else field.transform.to_human_string(column.field_type, value)
+    return constants
+
+
+class _Deletes:
+    """The positions in delete files, of which each is read once."""
+
+    def __init__(self, iceberg: IcebergTable) -> None:
+        self._io = iceberg.io
+        self._positions: dict[str, dict[str, list[pa.Array[Any]]]] = {}
+
+    def positions(self, data_file: str, deletes: Iterable[DataFile]) -> bytes:
+        """Return the deleted rows of a data file."""
+        per_file = (self._read(delete).get(data_file, []) for delete in deletes)
+        return b"".join(pack_positions(array) for array in chain.from_iterable(per_file))
+
+    def _read(self, delete: DataFile) -> dict[str, list[pa.Array[Any]]]:
+        path = delete.file_path
+        if delete.content != DataFileContent.POSITION_DELETES:
+            raise InvalidInput(
+                f"the Iceberg table has deletes by equality in {path!r}, which cannot be imported; compact it, "
+                "and import again"
+            )
+        if path not in self._positions:
+            with self._io.new_input(path).open() as stream:
+                if delete.file_format == FileFormat.PARQUET:
+                    self._positions[path] = _split(
+                        pq.read_table(pa.BufferReader(stream.read()), columns=["file_path", "pos"])
+                    )
+                elif delete.file_format == FileFormat.PUFFIN:
+                    vectors = deletion_vectors_from_puffin_file(PuffinFile(stream.read()))
+                    self._positions[path] = {v.referenced_data_file: v.to_vector().chunks for v in vectors}
+                else:
+                    raise InvalidInput(
+                        f"the delete file {path!r} is {delete.file_format.value}; compact the table first"
+                    )
+        return self._positions[path]
+
+
+def _split(deletes: pa.Table) -> dict[str, list[pa.Array[Any]]]:
+    """Return positions by the path of the data file."""
+    paths = pc.unique(deletes["file_path"])
+    return {path.as_py(): deletes.filter(pc.equal(deletes["file_path"], path))["pos"].chunks for path in paths}
