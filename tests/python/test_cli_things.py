@@ -14,6 +14,7 @@ import time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import duckdb
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -394,3 +395,18 @@ def test_help_and_version(run: Run) -> None:
     assert printed.endswith("False\n"), "help does not wait for Arrow"
     for name in ("ls", "show", "history", "head", "vacuum", "dataset", "odf", "doctor"):
         assert name in printed
+
+
+def test_an_import(run: Run, tmp_path: Path) -> None:
+    deltalake.write_deltalake(tmp_path / "lake" / "delta", ROWS)
+    code, out, err = run("import", "lake/delta", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"files": 1, "rows": ROWS.num_rows, "deleted_rows": 0})
+    assert err.startswith("pds: other systems can still write")
+    imported = pds.open_table(tmp_path / "lake" / "delta").scan(["id", "name"])
+    assert imported.to_pyarrow().equals(ROWS.select(["id", "name"]))
+    code, _, err = run("import", "lake/delta", "--take-over")
+    assert code != 0
+    assert "already exists" in err
+    assert run("import", "lake/delta", "--from", "iceberg", "--take-over")[0] == 2
+    deltalake.write_deltalake(tmp_path / "lake" / "guarded", ROWS)
+    assert run("import", "lake/guarded", "--take-over")[2] == ""

@@ -18,6 +18,7 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
     pds tag      URL [NAME [VERSION]]  name a version, or print the names
     pds vacuum   URL                   remove old versions and orphans
     pds export   URL                   a Delta log or, --to iceberg, Iceberg metadata beside a table
+    pds import   URL                   a table in the folder of a Delta or, --from iceberg, Iceberg table
     pds drop     URL                   delete a table or dataset
     pds doctor   URL                   probe the capabilities of a store
     pds demo     [FOLDER]              a table, a dataset and a pipeline, step by step

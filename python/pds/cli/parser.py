@@ -31,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _add_things(commands)
     _add_export(commands)
+    _add_import(commands)
     _add_datasets(commands)
     _add_chains(commands)
     description = "probe the capabilities of the store, under a temporary key"
@@ -146,6 +147,16 @@ def _add_export(commands: _Commands) -> None:
     leave_out = "columns that it does not have, as a line of CSV (default: those of the last export)"
     export.add_argument("--leave-out", metavar="NAMES", help=leave_out)
     export.add_argument("--rebuild", action="store_true", help="remove the metadata, and write it anew")
+
+
+def _add_import(commands: _Commands) -> None:
+    description = "make a table in the folder of a Delta or Iceberg table, over the same files"
+    parser = commands.add_parser("import", parents=[_common()], help=description, description=description)
+    parser.set_defaults(run=("imports", "import_table"))
+    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+    parser.add_argument("--from", dest="source", choices=("delta", "iceberg"), default="delta", help="(default: delta)")
+    take_over = "make the Delta table read-only for other systems"
+    parser.add_argument("--take-over", action="store_true", help=take_over)
 
 
 def _add_consent(verb: argparse.ArgumentParser) -> None:
