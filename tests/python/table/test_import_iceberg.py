@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import random
 import shutil
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import LongType
 
 import pds
 from exported_tables import SCHEMA, change_at_random, make_rows, rows_of
+from pds.imports.iceberg import _Deletes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,6 +220,38 @@ def test_filters_see_what_pyiceberg_sees(catalog: SqlCatalog) -> None:
     table = import_quietly(iceberg)
     for where in ("part = 'a b'", "part is null", "small > 20", "id < 9"):
         assert rows_of(table.scan(where=where).to_pyarrow()) == read(iceberg, where)
+
+
+def test_deletion_vectors_in_puffin_files_are_read(catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Their data are those of Delta, which an export writes; no writer here makes such a file."""
+    source = pds.write_table(tmp_path / "source", make_rows(range(5000)))
+    source.delete("id % 7 = 3 or id between 1000 and 1300 or small % 11 = 5")
+    source.export_delta()
+    (vector,) = (tmp_path / "source" / "_dv").iterdir()
+    blob = vector.read_bytes()[1:]
+    iceberg = create(catalog, make_rows(range(5000)))
+    (task,) = iceberg.scan().plan_files()
+    blobs = {
+        "type": "deletion-vector-v1",
+        "fields": [2147483645],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": 4,
+        "length": len(blob),
+        "properties": {"referenced-data-file": task.file.file_path, "cardinality": "1"},
+    }
+    footer = json.dumps({"blobs": [blobs]}).encode()
+    puffin = b"PFA1" + blob + b"PFA1" + footer + len(footer).to_bytes(4, "little") + bytes(4) + b"PFA1"
+    pds.Store(folder_of(iceberg)).write("data/deletes.puffin", puffin)
+    delete_file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"{iceberg.location()}/data/deletes.puffin",
+        file_format=FileFormat.PUFFIN,
+    )
+    packed = _Deletes(iceberg).positions(task.file.file_path, [delete_file])
+    positions = set(struct.unpack(f"<{len(packed) // 8}Q", packed))
+    left = source.scan(["id"]).to_pyarrow()["id"].to_pylist()
+    assert positions == set(range(5000)) - set(left)
 
 
 def test_a_metadata_file_is_a_source(catalog: SqlCatalog) -> None:
