@@ -153,10 +153,9 @@ def summarize_fields(result: Any) -> Summary:  # noqa: ANN401 any dataclass
     listings = []
     for name, value in _fields(result).items():
         if isinstance(value, Mapping):
-            items: Iterable[Any] = value.values()
-            first = next(iter(value.values()), None)
-            is_record = dataclasses.is_dataclass(first)
-            listings.append(list_items(name, items if is_record else value.items(), len(value)))
+            if not value:
+                continue
+            listings.append(_list_pairs(name, value))
         elif isinstance(value, list | tuple):
             listings.append(list_items(name, value, len(value)))
         else:
@@ -179,6 +178,16 @@ def list_names(header: str, names: Sequence[str]) -> Listing:
 
 def _fields(result: Any) -> dict[str, Any]:  # noqa: ANN401 any dataclass
     return {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
+
+
+def _list_pairs(name: str, values: Mapping[Any, Any]) -> Listing:
+    """Return the listing of keys with their values: with a column for each field, of dataclasses of one type."""
+    first = list(islice(values.items(), _MAX_LINES))
+    types = {type(value) for _key, value in first}
+    if len(types) == 1 and dataclasses.is_dataclass(record := types.pop()):
+        headers = [name, *(entry.name for entry in dataclasses.fields(record))]
+        return Listing(headers, [(key, *_fields(value).values()) for key, value in first], len(values), name)
+    return Listing([name, ""], first, len(values), name)
 
 
 def list_items(name: str, items: Iterable[Any], count: int) -> Listing:

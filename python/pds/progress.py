@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["Progress"]
 
 import contextlib
+import contextvars
 import dataclasses
 import logging
 import sys
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _INTERVAL_SECONDS: Final = 0.2
 _LINE_SECONDS: Final = 1.0
+# How long the end of an operation waits for the last call of a function.
+_LAST_CALL_SECONDS: Final = 10.0
 _LOG_LINE_SECONDS: Final = 10.0
 _BAR_CHARACTERS: Final = 30
 _KILOBYTE: Final = 1000.0
@@ -104,7 +107,7 @@ def reported(operation: str, progress: ProgressArgument, rows_of: object = None)
 
 
 class _Report:
-    """Calls a function with the progress from a thread of its own, and at the end from that of the operation."""
+    """Calls a function with the progress from a thread of its own, the last time when the operation has ended."""
 
     def __init__(self, operation: str, callback: Callable[[Progress], object], rows_total: int | None) -> None:
         self._operation = operation
@@ -112,28 +115,40 @@ class _Report:
         self._rows_total = rows_total
         self._handle = _pds.ProgressHandle()
         self._start = time.monotonic()
+        self._has_succeeded = False
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="pds-progress", daemon=True)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._report,), name="pds-progress", daemon=True)
 
     def __enter__(self) -> None:
-        self._thread.start()
-        self._handle.enter()
+        try:
+            self._handle.enter()
+            self._thread.start()
+        except BaseException:
+            self._end.set()
+            self._handle.exit()
+            raise
 
     def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        self._handle.exit()
+        self._has_succeeded = exc_type is None
         self._end.set()
-        self._thread.join()
+        self._handle.exit()
+        # What the operation did must not depend on the function.
+        self._thread.join(_LAST_CALL_SECONDS)
+        if self._thread.is_alive():
+            message = "%s has ended, and the function that is called with its progress has not for %s s"
+            _logger.warning(message, self._operation, _LAST_CALL_SECONDS)
+
+    def _report(self) -> None:
+        while not self._end.wait(_INTERVAL_SECONDS):
+            self._call(self._read(is_last=False))
         last = self._read(is_last=True)
-        if exc_type is None:
+        if self._has_succeeded:
             # What turned out to be less than expected, such as rows that are deleted.
             files_total = None if last.files_total is None else last.files
             rows_total = None if last.rows_total is None else last.rows
             last = dataclasses.replace(last, files_total=files_total, rows_total=rows_total)
         self._call(last)
-
-    def _poll(self) -> None:
-        while not self._end.wait(_INTERVAL_SECONDS):
-            self._call(self._read(is_last=False))
 
     def _read(self, *, is_last: bool) -> Progress:
         phase, files, files_total, rows, rows_total, size = self._handle.counts()
@@ -147,8 +162,7 @@ class _Report:
             return
         try:
             self._callback(progress)
-        except Exception:
-            # An error here would hide what the operation did, such as a commit.
+        except BaseException:
             self._callback = None
             _logger.exception("the progress of %s is not reported any more: the function failed", self._operation)
 
@@ -156,7 +170,9 @@ class _Report:
 def _count_rows(data: object) -> int | None:
     """Return the number of rows of a table in memory."""
     for name in ("num_rows", "height"):
-        rows = getattr(data, name, None)
+        rows = None
+        with contextlib.suppress(Exception):
+            rows = getattr(data, name, None)
         if isinstance(rows, int):
             return rows
     return None
@@ -177,15 +193,17 @@ def _format_bytes(size: float) -> str:
 
 def _make_display() -> Callable[[Progress], object]:
     """Return a display for this process: in a notebook, on a terminal, or lines of text."""
-    if (shell := _find_notebook()) is not None:
-        return _NotebookBar(shell)
-    if sys.stderr is None:
-        return lambda _progress: None
-    if not sys.stderr.isatty():
+    try:
+        if (shell := _find_notebook()) is not None:
+            return _NotebookBar(shell)
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    except Exception:  # noqa: BLE001 a display that fails is no reason to fail
+        is_terminal = False
+    if not is_terminal:
         return _Lines(_LOG_LINE_SECONDS)
     try:
         return _RichBar()
-    except ImportError:
+    except Exception:  # noqa: BLE001 as above, and rich may be missing
         return _Lines(_LINE_SECONDS)
 
 
@@ -210,7 +228,8 @@ class _Lines:
     def __call__(self, progress: Progress) -> None:
         if progress.is_last or progress.elapsed >= self._next:
             self._next = progress.elapsed + self._seconds
-            print(progress, file=sys.stderr, flush=True)  # noqa: T201 that is what it is for
+            if sys.stderr is not None:
+                print(progress, file=sys.stderr, flush=True)  # noqa: T201 that is what it is for
 
 
 class _RichBar:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 __all__ = ["run_traced", "traces"]
 
+import contextlib
 import functools
 import inspect
+import logging
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
     Class = TypeVar("Class", bound=type)
+
+_logger = logging.getLogger(__name__)
 
 # What a span tells of a result, by the name in the result.
 _ATTRIBUTES = {
@@ -78,22 +82,52 @@ def run_traced(span_name: str, find_url: Callable[[], str | None], operation: Ca
     api = _find_api()
     if api is None:
         return operation()
-    with api.get_tracer("pds").start_as_current_span(span_name) as span:
-        if not span.is_recording():
-            return operation()
-        if (url := find_url()) is not None:
-            span.set_attribute("pds.url", url)
+    scope = contextlib.ExitStack()
+    span = _quietly(lambda: scope.enter_context(api.get_tracer("pds").start_as_current_span(span_name)))
+    if span is None or not _quietly(span.is_recording):
         try:
-            result = operation()
-        except Exception as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            if isinstance(retryable := getattr(error, "retryable", None), bool):
-                span.set_attribute("pds.retryable", retryable)
-            raise
-        for name, attribute in _ATTRIBUTES.items():
-            if isinstance(value := getattr(result, name, None), bool | int | float):
-                span.set_attribute(attribute, value)
-        return result
+            return operation()
+        finally:
+            _quietly(scope.close)
+    _quietly(lambda: _set_url(span, find_url))
+    try:
+        result = operation()
+    except BaseException as error:
+        _quietly(functools.partial(_describe_error, api, span, error))
+        _quietly(functools.partial(scope.__exit__, type(error), error, error.__traceback__))
+        raise
+    _quietly(lambda: _describe_result(span, result))
+    _quietly(scope.close)
+    return result
+
+
+def _quietly(call: Callable[[], Result]) -> Result | None:
+    """Return what a call of OpenTelemetry returns, or None if it fails: the operation and its outcome count."""
+    try:
+        return call()
+    except Exception:
+        _logger.exception("a span could not be recorded")
+        return None
+
+
+def _set_url(span: Any, find_url: Callable[[], str | None]) -> None:  # noqa: ANN401 a type of a module that may be missing
+    if (url := find_url()) is not None:
+        span.set_attribute("pds.url", url)
+
+
+def _describe_error(api: Any, span: Any, error: BaseException) -> None:  # noqa: ANN401 as above
+    span.set_attribute("error.type", type(error).__qualname__)
+    if isinstance(retryable := getattr(error, "retryable", None), bool):
+        span.set_attribute("pds.retryable", retryable)
+    if not isinstance(error, Exception):
+        # Such as a KeyboardInterrupt, which OpenTelemetry does not look at.
+        span.set_status(api.StatusCode.ERROR, type(error).__qualname__)
+
+
+def _describe_result(span: Any, result: object) -> None:  # noqa: ANN401 as above
+    for name, attribute in _ATTRIBUTES.items():
+        if isinstance(value := getattr(result, name, None), bool | int | float):
+            span.set_attribute(attribute, value)
 
 
 def _find_api() -> Any | None:  # noqa: ANN401 a module that may be missing

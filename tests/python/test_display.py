@@ -18,6 +18,7 @@ from pds.table.results import CheckResult, ExportResult, IcebergExportResult, Va
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pds.producers.results import UpdateResult
 
@@ -197,3 +198,16 @@ def test_summaries_leave_out_what_is_empty() -> None:
     summary = Summary("title", {"a": None, "b": 0}, (Listing(("x",), [], 0, "rows"),))
     assert summary.to_text() == "title\n  b  0"
     assert _Reader(summary.to_html()).texts == ["title", "b", "0"]
+
+
+def test_results_with_exports_are_shown(tmp_path: Path) -> None:
+    table = pds.Table.create(pds.Store(tmp_path), "t", pa.schema([("id", pa.int64())]), exports=["delta", "iceberg"])
+    (tmp_path / "t" / "metadata" / "v3.metadata.json").write_text("{}")
+    for _ in range(2):
+        result = table.append(pa.table({"id": [1]}))
+        for text in (str(result), result._repr_html_()):
+            assert "delta" in text
+            assert "iceberg" in text
+    assert "ExportConflict" in repr(result.exports)
+    table.alter.exports("delta")
+    assert "delta" in str(table.append(pa.table({"id": [1]})))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
+import contextvars
 import io
 import logging
 import multiprocessing
 import pickle
 import random
 import sys
+import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -502,3 +505,47 @@ def test_a_notebook_has_one_bar(memory_store: pds.Store, monkeypatch: pytest.Mon
     _make_table(memory_store).append(_rows(), progress=True)
     (content,) = shown
     assert content["text/html"].startswith('<progress value="1.0000"></progress> append: 30,000 of 30,000 rows')
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_no_error_of_the_last_call_hides_the_commit(memory_store: pds.Store, error: BaseException) -> None:
+    table = pds.Table.create(memory_store, "t", _rows(1).schema)
+
+    def fail(progress: pds.Progress) -> None:
+        if progress.is_last:
+            raise error
+
+    assert table.append(_rows(3), progress=fail).rows == 3
+    with pytest.raises(pds.InvalidInput):
+        table.append(pa.table({"other": [1]}), progress=fail)
+
+
+def test_a_function_that_waits_for_the_caller_does_not_stop_it(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pds.progress._LAST_CALL_SECONDS", 0.2)
+    table = pds.Table.create(memory_store, "t", _rows(1).schema)
+    lock = threading.Lock()
+    with lock:
+        assert table.append(_rows(3), progress=lambda _progress: lock.acquire()).rows == 3
+    assert "append has ended" in caplog.text
+
+
+def test_calls_have_the_variables_of_the_caller(memory_store: pds.Store) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
+    variable.set("mine")
+    table = pds.Table.create(memory_store, "t", _rows(1).schema)
+    seen: list[str] = []
+    table.append(_rows(3), progress=lambda _progress: seen.append(variable.get()))
+    assert set(seen) == {"mine"}
+
+
+def test_a_display_that_cannot_be_made_does_not_stop_the_operation(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pds.Table.create(memory_store, "t", _rows(1).schema)
+    closed = io.StringIO()
+    closed.close()
+    for stderr in (closed, object(), None):
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert table.append(_rows(3), progress=True).rows == 3

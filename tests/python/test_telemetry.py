@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import opentelemetry.trace
 import pyarrow as pa
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -175,3 +175,36 @@ def test_what_is_traced_keeps_its_signature() -> None:
     assert pds.Table.append.__doc__
     assert pds.Table.append.__name__ == "append"
     assert pds.ParquetDatasetStore.write_dataset.__module__ == "pds.dataset"
+
+
+def _fail(*_: object, **_named: object) -> None:
+    raise RuntimeError("a processor fails")
+
+
+def test_an_error_of_a_processor_changes_no_outcome(
+    table: pds.Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = TracerProvider()
+    monkeypatch.setattr(opentelemetry.trace, "get_tracer", provider.get_tracer)
+    for method in ("on_end", "on_start"):
+        provider.add_span_processor(type("Failing", (SpanProcessor,), {method: _fail})())
+        assert table.append(ROWS).rows == 3
+        with pytest.raises(pds.InvalidInput, match="other"):
+            table.append(pa.table({"other": [1]}))
+        assert "a span could not be recorded" in caplog.text
+        caplog.clear()
+
+
+def test_an_interrupt_is_an_error(spans: Spans, monkeypatch: pytest.MonkeyPatch, memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pds.Table, "_write", interrupt)
+    spans.take()
+    with pytest.raises(KeyboardInterrupt):
+        table.append(pa.table({"id": [1]}))
+    span = spans.one()
+    assert (span.attributes or {})["error.type"] == "KeyboardInterrupt"
+    assert span.status.status_code is opentelemetry.trace.StatusCode.ERROR

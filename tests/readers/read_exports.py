@@ -62,7 +62,7 @@ class Readers:
         if path := job.get("iceberg"):
             reader = self.spark.read.format("iceberg")
             if snapshot := job.get("snapshot"):
-                reader = reader.option("snapshot-id", snapshot)
+                reader = reader.option("versionAsOf", snapshot)
             reader.load(path).createOrReplaceTempView("exported")
         return self.spark.sql(job["query"]).toArrow()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pds import _pds
-from pds.errors import InvalidType
+from pds.errors import InvalidType, RemoteStoreError
 from pds.progress import reported
 from pds.table.exports import Exports
 from pds.table.results import CheckResult, VacuumResult, VerifyResult
 
 if TYPE_CHECKING:
     from pds.progress import ProgressArgument
+
+_logger = logging.getLogger(__name__)
 
 
 class Maintenance(Exports):
@@ -47,7 +50,11 @@ class Maintenance(Exports):
         with reported("vacuum", progress):
             result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:
-            self.refresh()
+            try:
+                self.refresh()
+            except RemoteStoreError as error:
+                # What was removed counts more.
+                _logger.warning("%s was vacuumed, and its newest snapshot could not be read: %s", self.path, error)
         return result
 
     def check(self, *, progress: ProgressArgument = False) -> CheckResult:
