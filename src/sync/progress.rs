@@ -1,6 +1,6 @@
 //! How far an operation is: counters that it adds to, and that another thread reads meanwhile.
 //!
-//! The operation and all that its task awaits see the [`Progress`] of [`with_progress`] by [`current`]; tasks and threads
+//! The operation and all that its task awaits see the [`Progress`] of [`with_progress`] by `current`; tasks and threads
 //! that it starts see it only if it is passed to them. Without one, nothing is counted. Counters only grow. Work that is
 //! repeated, such as after a conflict, counts again.
 
@@ -131,7 +131,7 @@ fn expect(cell: &AtomicU64, count: u64) {
     let _ = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
 }
 
-/// Runs `work`, which sees `progress` by [`current`]; with None it counts nothing.
+/// Runs `work`, which sees `progress` by `current`; with None it counts nothing.
 pub async fn with_progress<T>(progress: Option<Arc<Progress>>, work: impl Future<Output = T>) -> T {
     CURRENT.scope(progress, work).await
 }

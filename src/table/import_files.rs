@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use arrow_schema::Schema;
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::schema::types::Type;
 use roaring::{RoaringBitmap, RoaringTreemap};
@@ -243,17 +244,27 @@ fn find_columns(
                 let message = "it has no field ids, by which the columns of the table are found";
                 return Err(Error::invalid(message));
             }
-            let named_fields = import
+            let mut named_fields = import
                 .names
                 .iter()
                 .filter_map(|name| schema.index_of(name).ok());
-            indices.extend(named_fields.take(1).map(|index| (*id, index)));
+            match named_fields.next() {
+                Some(index) => drop(indices.insert(*id, index)),
+                None => refuse_lookalike(schema, |_| true, import, column.name())?,
+            }
             continue;
         }
         let is_column = |index: &usize| {
             field_id(part.file.stored_type(*index)).as_ref() == import.field_ids.first()
         };
         let Some(index) = (0..fields.len()).find(is_column) else {
+            // Other readers find it by its name.
+            refuse_lookalike(
+                schema,
+                |index| fields[index].is_empty(),
+                import,
+                column.name(),
+            )?;
             continue;
         };
         if fields[index] != import.field_ids {
@@ -268,6 +279,34 @@ fn find_columns(
         indices.insert(*id, index);
     }
     Ok(indices)
+}
+
+/// Refuses a file without a column that has a field which others may take for it: of the same name, in any case.
+fn refuse_lookalike(
+    schema: &Schema,
+    may_be: impl Fn(usize) -> bool,
+    import: &ImportColumn,
+    column: &str,
+) -> Result<()> {
+    let is_alike = |field: &str| {
+        let is_name = |name: &str| name.to_lowercase() == field.to_lowercase();
+        match import.names.as_slice() {
+            // A column with names in files may have the name of one that was dropped.
+            [] => is_name(column),
+            names => names.iter().any(|name| is_name(name)),
+        }
+    };
+    let fields = schema.fields().iter().enumerate();
+    let alike = fields
+        .filter(|(index, _)| may_be(*index))
+        .find(|(_, field)| is_alike(field.name()));
+    let Some((_, field)) = alike else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!(
+        "column {column:?} is not in the file, but a field {:?}, which other readers may take for it; rewrite the file",
+        field.name()
+    )))
 }
 
 fn field_id(field: &Type) -> Option<i32> {

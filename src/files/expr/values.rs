@@ -104,10 +104,17 @@ pub(crate) fn is_exact(text: &str, data_type: &DataType) -> bool {
         | DataType::Decimal64(_, scale)
         | DataType::Decimal128(_, scale)
         | DataType::Decimal256(_, scale) => {
-            let (_, fraction) = text.trim().split_once('.').unwrap_or_default();
+            let number = text.trim().trim_start_matches(['+', '-']);
+            let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
             let digits = fraction.trim_end_matches('0');
-            digits.bytes().all(|b| b.is_ascii_digit())
+            // No exponents: readers of this format do not know them.
+            (whole.len() + fraction.len() > 0)
+                && whole
+                    .bytes()
+                    .chain(fraction.bytes())
+                    .all(|b| b.is_ascii_digit())
                 && i8::try_from(digits.len()).is_ok_and(|digits| digits <= (*scale).max(0))
+                && parse(data_type).is_some()
         }
         DataType::Time32(_) | DataType::Time64(_) => {
             exact_as(&DataType::Time64(TimeUnit::Nanosecond)).unwrap_or(false)
