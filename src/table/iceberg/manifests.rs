@@ -88,10 +88,10 @@ pub(super) fn encode_manifest(
 }
 
 fn encode_entry(file: &mut Encoder, content: Content, entry: &Entry) {
-    // The status "existing", and the snapshot of the list.
+    // The status "existing", and the snapshot that added the file, which must be there. It may not be exported, and manifests
+    // are not of one snapshot: so it is the version, which is the id of no snapshot. Then both sequence numbers.
     file.long(0);
-    file.null();
-    for _ in 0..2 {
+    for _ in 0..3 {
         file.some();
         file.count(entry.sequence);
     }
@@ -146,7 +146,10 @@ fn decode_entry(file: &mut Decoder<'_>) -> Option<Entry> {
     let has_null = |file: &mut Decoder<'_>| (!file.is_some()?).then_some(());
     let sequence = |file: &mut Decoder<'_>| if file.is_some()? { file.count() } else { None };
     (file.long()? == 0).then_some(())?;
-    has_null(file)?;
+    // Earlier exports left the snapshot out.
+    if file.is_some()? {
+        file.count()?;
+    }
     let (sequence, _) = (sequence(file)?, sequence(file)?);
     Content::new(file.long()?)?;
     let path = file.text()?;

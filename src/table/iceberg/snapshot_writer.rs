@@ -151,7 +151,7 @@ impl<'t> SnapshotWriter<'t> {
         // The rows of a version that is restored may be in the same files, whose manifest may have been removed.
         let restored_at = version.manifest.restored_at.unwrap_or_default().to_string();
         let head = [
-            "data",
+            "data, 2",
             self.epoch,
             &restored_at,
             &self.schema_json,
@@ -168,7 +168,7 @@ impl<'t> SnapshotWriter<'t> {
             Some(self.rows_key(key).into_bytes())
         });
         let keys: Vec<_> = keys.collect();
-        let head = ["deletes", &self.schema_json];
+        let head = ["deletes, 2", &self.schema_json];
         let head = head.into_iter().map(|text| text.as_bytes().to_vec());
         (!keys.is_empty()).then(|| hash(head.chain(keys)))
     }

@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+)
 from pyiceberg.table import StaticTable
 
 import pds
@@ -536,3 +546,21 @@ def test_a_table_on_s3(s3_server: S3Server, s3_store: pds.Store, s3_prefix: str)
     settings = {name: value for key, value in options.items() for part, name in names.items() if part in key.lower()}
     read = read_pyiceberg(exported.metadata_location, options={**settings, "s3.region": "us-east-1"})
     assert rows_of(read) == expected_rows(table)
+
+
+def test_entries_of_manifests_have_a_snapshot(table: pds.Table, tmp_path: Path) -> None:
+    """The format demands it of existing entries: https://iceberg.apache.org/spec/#manifest-entry-fields."""
+    table.append(make_rows(range(10)))
+    table.delete("id = 3")
+    table.export_iceberg()
+    files = [*(tmp_path / "t" / "metadata" / "manifests").glob("d*.avro")]
+    assert len(files) == 2
+    for file in files:
+        # As it is in the file: manifests that are read through a snapshot have its id where none is.
+        with AvroFile[ManifestEntry](
+            PyArrowFileIO().new_input(str(file)),
+            MANIFEST_ENTRY_SCHEMAS[2],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+        ) as entries:
+            assert [entry.snapshot_id is not None for entry in entries] == [True]
