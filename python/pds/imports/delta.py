@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pds.by_url import open_parent
-from pds.errors import AlreadyExists, CommitConflict, FormatNotSupported, InvalidInput, NotFound
+from pds.errors import CommitConflict, FormatNotSupported, InvalidInput, NotFound
 from pds.imports.delta_schema import physical_name, to_columns, to_schema
 from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path, to_texts
 from pds.urls import join_url, merge_options, normalize_url
@@ -22,6 +21,8 @@ try:
 except ImportError as error:
     raise ModuleNotFoundError("pds.import_delta needs deltalake: pip install 'pds[delta]'", name="deltalake") from error
 
+from pds.imports import delta_guard as guard
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     from pds.store import Store
     from pds.table.table import Table
 
-GUARD: Final = "pds-readOnly"
 # How often a table is planned again that others write.
 _ATTEMPTS: Final = 5
-_NAMED_FEATURES: Final = 7
 _MAX_READER: Final = 3
 # What readers have to know of, and this one does, or deltalake on its behalf.
 _READER_FEATURES: Final = frozenset(
@@ -48,14 +47,6 @@ _READER_FEATURES: Final = frozenset(
 )
 # Commits to such tables go through a catalog.
 _CATALOG_FEATURES: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
-# The features that a writer version stands for, until they are named. Source: PROTOCOL.md, "Valid Feature Names".
-_FEATURES_OF_VERSION: Final = (
-    (2, ("appendOnly", "invariants")),
-    (3, ("checkConstraints",)),
-    (4, ("changeDataFeed", "generatedColumns")),
-    (5, ("columnMapping",)),
-    (6, ("identityColumns",)),
-)
 
 
 def import_table(url: Url, take_over: bool, storage_options: Mapping[str, object] | None) -> Table:  # noqa: FBT001
@@ -72,14 +63,14 @@ def import_into(store: Store, path: str, read: Callable[[], deltalake.DeltaTable
         _check_features(delta)
         plan = _plan(delta, join_url(store.url, path))
         prepared = plan.prepare(location)
-        if not _is_guarded(delta):
+        if not guard.is_guarded(delta):
             if not take_over:
                 warnings.warn(
                     f"other systems can still write the Delta table {path!r}, and their VACUUM may remove files that "
                     "the new table needs; take_over=True makes the Delta table read-only",
                     stacklevel=4,
                 )
-            elif not _take_over(store, path, delta):
+            elif not guard.take_over(store, path, delta):
                 continue
         return plan.commit(prepared, location)
     raise CommitConflict("other writers committed to the Delta table whenever it was to be taken over", path=path)
@@ -109,10 +100,6 @@ def _check_features(delta: deltalake.DeltaTable) -> None:
     if unknown or managed:
         names = sorted(unknown | managed)
         raise FormatNotSupported(f"the Delta table has features that cannot be imported: {names}; drop them first")
-
-
-def _is_guarded(delta: deltalake.DeltaTable) -> bool:
-    return GUARD in (delta.protocol().writer_features or ())
 
 
 def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
@@ -169,42 +156,3 @@ def _partition_values(
     for name, physical in partitions.items():
         texts[name] = to_texts(columns[f"partition.{name if name in names else physical}"])
     return texts
-
-
-def _take_over(store: Store, path: str, delta: deltalake.DeltaTable) -> bool:
-    """Commit the guard as the next version of the log. False if another writer was faster."""
-    now = time.time_ns() // 1_000_000
-    commit_info: dict[str, object] = {"timestamp": now, "operation": "UPGRADE PROTOCOL", "operationParameters": {}}
-    if delta.metadata().configuration.get("delta.enableInCommitTimestamps") == "true":
-        # It has to grow.
-        last = next(iter(delta.history(1)), {}).get("inCommitTimestamp", 0)
-        commit_info["inCommitTimestamp"] = max(now, int(last) + 1)
-    actions = [{"commitInfo": commit_info}, {"protocol": _guarded_protocol(delta)}]
-    lines = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    try:
-        store.write(f"{path}/_delta_log/{delta.version() + 1:020}.json", lines.encode())
-    except AlreadyExists:
-        return False
-    return True
-
-
-def _guarded_protocol(delta: deltalake.DeltaTable) -> dict[str, object]:
-    """Return the protocol of the table with the guard, and with names of the features that its versions imply."""
-    protocol = delta.protocol()
-    writer, reader = set(protocol.writer_features or ()), set(protocol.reader_features or ())
-    if protocol.min_writer_version < _NAMED_FEATURES:
-        for version, features in _FEATURES_OF_VERSION:
-            if protocol.min_writer_version >= version:
-                writer.update(features)
-    has_named_readers = protocol.min_reader_version > 1
-    if protocol.min_reader_version == 2:  # noqa: PLR2004 which stands for one feature
-        reader.add("columnMapping")
-        writer.add("columnMapping")
-    guarded: dict[str, object] = {
-        "minReaderVersion": _MAX_READER if has_named_readers else 1,
-        "minWriterVersion": _NAMED_FEATURES,
-        "writerFeatures": sorted(writer | {GUARD}),
-    }
-    if has_named_readers:
-        guarded["readerFeatures"] = sorted(reader)
-    return guarded

@@ -18,6 +18,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 import pds
+from delta_logs import edit_log
 from delta_readers import read_delta_rs, read_polars
 from exported_tables import SCHEMA, change_at_random, make_rows, rows_of
 
@@ -262,21 +263,12 @@ def test_a_timestamp_of_96_bits_is_read_whatever_its_year(folder: Path) -> None:
 
 
 def _set_size(folder: Path, path: Path) -> None:
-    log = folder / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
+    def edit(action: dict[str, Any]) -> None:
         if "add" in action:
             action["add"]["size"] = path.stat().st_size
             action["add"]["stats"] = None
-    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
-
-def _edit_log(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    log = folder / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        edit(action)
-    log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    edit_log(folder, edit)
 
 
 def test_taking_over_makes_the_delta_table_read_only(folder: Path) -> None:
@@ -402,7 +394,7 @@ REFUSALS = {
 @pytest.mark.parametrize("message", REFUSALS)
 def test_what_cannot_be_imported_is_refused_before_anything_is_written(folder: Path, message: str) -> None:
     append_small(folder)
-    _edit_log(folder, REFUSALS[message])
+    edit_log(folder, REFUSALS[message])
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises((pds.InvalidInput, pds.FormatNotSupported), match=message):
         pds.import_delta(folder, take_over=True)
