@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from pds.by_url import open_parent
 from pds.errors import CommitConflict, FormatNotSupported, InvalidInput, NotFound
-from pds.imports.delta_schema import physical_name, to_columns, to_schema
+from pds.imports.delta_schema import list_rules, physical_name, to_columns, to_schema
 from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path, to_texts
 from pds.urls import join_url, merge_options, normalize_url
 
@@ -24,7 +25,7 @@ except ImportError as error:
 from pds.imports import delta_guard as guard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pds.by_url import Url
     from pds.store import Store
@@ -33,11 +34,12 @@ if TYPE_CHECKING:
 # How often a table is planned again that others write.
 _ATTEMPTS: Final = 5
 _MAX_READER: Final = 3
+_DELETION_VECTORS: Final = "deletionVectors"
 # What readers have to know of, and this one does, or deltalake on its behalf.
 _READER_FEATURES: Final = frozenset(
     {
         "columnMapping",
-        "deletionVectors",
+        _DELETION_VECTORS,
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
@@ -58,22 +60,62 @@ def import_table(url: Url, take_over: bool, storage_options: Mapping[str, object
 def import_into(store: Store, path: str, read: Callable[[], deltalake.DeltaTable], *, take_over: bool) -> Table:
     """Make a table of what `read` gives, which is the newest version of the Delta table in the folder."""
     location = locate(store, path)
-    for _attempt in range(_ATTEMPTS):
-        delta = read()
-        _check_features(delta)
-        plan = _plan(delta, join_url(store.url, path))
+    for attempt in range(_ATTEMPTS):
+        with _typed_errors(path):
+            delta = read()
+            _check_features(delta)
+            plan = _plan(delta, join_url(store.url, path))
         prepared = plan.prepare(location)
-        if not guard.is_guarded(delta):
-            if not take_over:
-                warnings.warn(
-                    f"other systems can still write the Delta table {path!r}, and their VACUUM may remove files that "
-                    "the new table needs; take_over=True makes the Delta table read-only",
-                    stacklevel=4,
-                )
-            elif not guard.take_over(store, path, delta):
-                continue
-        return plan.commit(prepared, location)
-    raise CommitConflict("other writers committed to the Delta table whenever it was to be taken over", path=path)
+        if attempt == 0:
+            _warn(delta, path, is_writable=not take_over and not guard.is_guarded(delta))
+        if _is_newest(store, path, delta, read, take_over=take_over):
+            return plan.commit(prepared, location)
+    raise CommitConflict("other writers committed to the Delta table during every attempt to import it", path=path)
+
+
+def _is_newest(
+    store: Store, path: str, delta: deltalake.DeltaTable, read: Callable[[], deltalake.DeltaTable], *, take_over: bool
+) -> bool:
+    """Return whether the version that was planned is the newest one; with `take_over`, for ever."""
+    if guard.is_guarded(delta):
+        return True
+    if take_over:
+        return guard.take_over(store, path, delta)
+    with _typed_errors(path):
+        return read().version() == delta.version()
+
+
+def _warn(delta: deltalake.DeltaTable, path: str, *, is_writable: bool) -> None:
+    if is_writable:
+        warnings.warn(
+            f"other systems can still write the Delta table {path!r}, and their VACUUM may remove files that "
+            "the new table needs; take_over=True makes the Delta table read-only",
+            stacklevel=5,
+        )
+    rules = list_rules(_fields(delta), delta.metadata().configuration)
+    if rules:
+        warnings.warn(
+            f"the new table does not have these rules of the Delta table {path!r}, and does not check or fill new "
+            f"rows by them: {', '.join(rules)}",
+            stacklevel=5,
+        )
+
+
+@contextmanager
+def _typed_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltaError as error:
+        text = str(error)
+        if isinstance(error, DeltaProtocolError) or "Unsupported" in text or "Invalid protocol" in text:
+            raise FormatNotSupported(f"deltalake cannot read the Delta table: {text}", path=path) from error
+        if "numRecords" in text:
+            message = (
+                "deltalake cannot read the deletion vector of a file whose statistics lack numRecords; rewrite the "
+                f"file, for example by REORG TABLE ... APPLY (PURGE): {text}"
+            )
+            raise InvalidInput(message, path=path) from error
+        raise
 
 
 def _open(url: Url, storage_options: Mapping[str, object] | None) -> deltalake.DeltaTable:
@@ -83,10 +125,6 @@ def _open(url: Url, storage_options: Mapping[str, object] | None) -> deltalake.D
         return deltalake.DeltaTable(normal, storage_options=options or None)
     except TableNotFoundError as error:
         raise NotFound("there is no Delta table in the folder", path=str(url)) from error
-    except DeltaError as error:
-        if not isinstance(error, DeltaProtocolError) and "Unsupported" not in str(error):
-            raise
-        raise FormatNotSupported(f"deltalake cannot read the Delta table: {error}", path=str(url)) from error
 
 
 def _check_features(delta: deltalake.DeltaTable) -> None:
@@ -102,8 +140,13 @@ def _check_features(delta: deltalake.DeltaTable) -> None:
         raise FormatNotSupported(f"the Delta table has features that cannot be imported: {names}; drop them first")
 
 
-def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
+def _fields(delta: deltalake.DeltaTable) -> list[dict[str, Any]]:
     fields: list[dict[str, Any]] = json.loads(delta.schema().to_json())["fields"]
+    return fields
+
+
+def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
+    fields = _fields(delta)
     metadata = delta.metadata()
     mode = metadata.configuration.get("delta.columnMapping.mode", "none")
     partitions = {
@@ -127,14 +170,15 @@ def _plan_files(delta: deltalake.DeltaTable, partitions: dict[str, str]) -> list
     for name, texts in _partition_values(delta, actions, partitions).items():
         for file, text in zip(files, texts, strict=True):
             file.constants[name] = text
+    if _DELETION_VECTORS not in (delta.protocol().reader_features or ()):
+        return files
     by_path = {file.path: file for file in files}
     for batch in delta.deletion_vectors():
         for uri, selection in zip(*pa.record_batch(batch).columns, strict=True):
-            path = relative_path(uri.as_py(), root, is_encoded=False)
-            planned = by_path.get(path) or by_path.get(relative_path(uri.as_py(), root, is_encoded=True))
-            if planned is None:
+            path = relative_path(uri.as_py(), root, is_encoded=True)
+            if path not in by_path:
                 raise InvalidInput(f"the Delta table has a deletion vector of {path!r}, which it does not list")
-            planned.deleted = pack_positions(pc.indices_nonzero(pc.invert(selection.values)))
+            by_path[path].deleted = pack_positions(pc.indices_nonzero(pc.invert(selection.values)))
     return files
 
 

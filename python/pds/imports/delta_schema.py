@@ -27,6 +27,14 @@ _PRIMITIVES: Final[dict[str, pa.DataType]] = {
 _DECIMAL: Final = re.compile(r"decimal\((\d+), *(\d+)\)")
 _NAME: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
+_CONSTRAINT: Final = "delta.constraints."
+# By the begin of keys in a field's metadata.
+_RULES: Final = {
+    "CURRENT_DEFAULT": "default value",
+    "delta.generationExpression": "generation expression",
+    "delta.identity.": "identity values",
+    "delta.invariants": "invariant",
+}
 
 
 def to_schema(fields: list[dict[str, Any]]) -> pa.Schema:
@@ -46,6 +54,17 @@ def to_columns(fields: list[dict[str, Any]], mode: str, constants: set[str]) -> 
 def physical_name(field: dict[str, Any]) -> str:
     """Return the name that a field has in data files and in the log."""
     return str(field["metadata"].get(_NAME, field["name"]))
+
+
+def list_rules(fields: list[dict[str, Any]], configuration: dict[str, str]) -> list[str]:
+    """Return the constraints of a Delta table, and its generated, identity and default columns, as texts."""
+    constraints = (name.removeprefix(_CONSTRAINT) for name in sorted(configuration) if name.startswith(_CONSTRAINT))
+    rules = [f"the CHECK constraint {name!r}" for name in constraints]
+    for field in fields:
+        for begin, rule in _RULES.items():
+            if any(key.startswith(begin) for key in field["metadata"]):
+                rules.append(f"the {rule} of column {field['name']!r}")
+    return rules
 
 
 def _to_column(field: dict[str, Any], mode: str) -> PlannedColumn:

@@ -15,6 +15,8 @@ from pds.table.location import TableLocation
 from pds.table.table import Table
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from pds.store import Store
 
 _TIMEOUT_SECONDS: Final = 60.0
@@ -86,8 +88,15 @@ def to_texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
     """Return values as texts that read back as the same values."""
     if str(values.type) in {"binary", "large_binary"} or str(values.type).startswith("fixed_size_binary"):
         raise InvalidInput("a partition column of bytes cannot be imported; rewrite the table without it")
+    if pa.types.is_decimal(values.type):
+        return [None if value is None else decimal_to_text(value) for value in values.to_pylist()]
     texts: list[str | None] = pc.cast(values, pa.string()).to_pylist()
     return texts
+
+
+def decimal_to_text(value: Decimal) -> str:
+    """Return all digits of a decimal, without an exponent."""
+    return format(value, "f")
 
 
 def relative_path(uri: str, folder: str, *, is_encoded: bool) -> str:
@@ -97,8 +106,8 @@ def relative_path(uri: str, folder: str, *, is_encoded: bool) -> str:
         InvalidInput: It is not in the folder.
     """
     path = uri
-    if "://" in uri or uri.startswith("/"):
-        prefix = next((p for p in _spellings(folder) if uri.startswith(p)), None)
+    if "://" in uri or uri.startswith(("/", "file:/")):
+        prefix = next((p for p in _spellings(folder, is_encoded=is_encoded) if uri.startswith(p)), None)
         if prefix is None:
             raise InvalidInput(
                 f"the file {uri!r} is not in the folder of the table, {folder!r}; copy it there, or rewrite the table"
@@ -107,14 +116,24 @@ def relative_path(uri: str, folder: str, *, is_encoded: bool) -> str:
     return unquote(path) if is_encoded else path
 
 
-def _spellings(folder: str) -> list[str]:
+def file_path(uri: str) -> str | None:
+    """Return the path in a URI of the local file system, which may have one slash or three; None for other URIs."""
+    if uri.startswith("/"):
+        return uri
+    rest = uri.removeprefix("file:")
+    if rest == uri or not rest.startswith("/") or (rest.startswith("//") and not rest.startswith("///")):
+        return None
+    return "/" + rest.lstrip("/")
+
+
+def _spellings(folder: str, *, is_encoded: bool) -> list[str]:
     """Return how the folder may be written at the begin of a path."""
     base = folder.rstrip("/") + "/"
-    spellings = [base]
-    if base.startswith("file://"):
-        plain = unquote(base.removeprefix("file://"))
-        spellings += [plain, f"file:{plain}", f"file://{plain}"]
+    path = file_path(base)
+    if path is not None:
+        paths = [path, unquote(path)] if is_encoded else [path]
+        return [base, *(f"{prefix}{spelling}" for spelling in paths for prefix in ("", "file:", "file://"))]
     scheme, separator, rest = base.partition("://")
     if scheme in {"s3", "s3a", "s3n"}:
-        spellings += [f"{other}{separator}{rest}" for other in ("s3", "s3a", "s3n")]
-    return spellings
+        return [f"{other}{separator}{rest}" for other in ("s3", "s3a", "s3n")]
+    return [base]
