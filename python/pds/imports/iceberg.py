@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from decimal import Decimal
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pds.by_url import open_parent
-from pds.errors import InvalidInput, NotFound
-from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path
+from pds.errors import CommitConflict, InvalidInput, NotFound
+from pds.imports.plan import ImportPlan, PlannedFile, decimal_to_text, file_path, locate, pack_positions, relative_path
 from pds.urls import normalize_url
 
 try:
+    from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.manifest import DataFileContent, FileFormat
     from pyiceberg.table import StaticTable
     from pyiceberg.table import Table as IcebergTable
@@ -35,11 +39,13 @@ if TYPE_CHECKING:
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask
+    from pyiceberg.types import NestedField
 
     from pds.by_url import Url
     from pds.table.table import Table
 
-
+# How often a table is planned again that others write.
+_ATTEMPTS: Final = 5
 # The names that pyiceberg has for options of S3.
 _S3_OPTIONS: Final = {
     "access_key_id": "s3.access-key-id",
@@ -53,22 +59,49 @@ _S3_OPTIONS: Final = {
 
 def import_table(source: Url | IcebergTable, storage_options: Mapping[str, object] | None) -> Table:
     """Make a table of an Iceberg table; `pds.import_iceberg` says what is raised."""
-    iceberg = source if isinstance(source, IcebergTable) else _open(source, storage_options)
+    iceberg = _load(source, storage_options)
     location = iceberg.location()
-    store, path = open_parent(location, storage_options, None)
+    local = file_path(location)
+    # pyiceberg takes the characters of a path as they are, a URL has them encoded.
+    store, path = open_parent(location if local is None else Path(local), storage_options, None)
     planned = locate(store, path)
-    plan = _plan(iceberg, location)
-    prepared = plan.prepare(planned)
-    warnings.warn(
-        f"other systems can still write the Iceberg table {location!r}, and when they expire snapshots or remove "
-        "orphan files, they may remove files that the new table needs: let none of them do so",
-        stacklevel=3,
-    )
-    return plan.commit(prepared, planned)
+    for attempt in range(_ATTEMPTS):
+        plan = _plan(iceberg, location)
+        prepared = plan.prepare(planned)
+        if attempt == 0:
+            warnings.warn(
+                f"other systems can still write the Iceberg table {location!r}, and when they expire snapshots or "
+                "remove orphan files, they may remove files that the new table needs: let none of them do so",
+                stacklevel=3,
+            )
+        newest = _load(source, storage_options)
+        if newest.location() != location:
+            raise CommitConflict("the Iceberg table was moved to another folder meanwhile", path=path)
+        if newest.metadata_location == iceberg.metadata_location:
+            return plan.commit(prepared, planned)
+        iceberg = newest
+    raise CommitConflict("other writers committed to the Iceberg table during every attempt to import it", path=path)
+
+
+def _load(source: Url | IcebergTable, storage_options: Mapping[str, object] | None) -> IcebergTable:
+    """Return the newest state of the table. That of a metadata file never changes."""
+    if not isinstance(source, IcebergTable):
+        return _open(source, storage_options)
+    if isinstance(source, StaticTable):
+        return source
+    name = ".".join(source.name())
+    try:
+        newest = source.catalog.load_table(source.name())
+    except NoSuchTableError as error:
+        message = f"the catalog has no Iceberg table {name!r} any more; pass the path of its newest metadata file"
+        raise NotFound(message, path=source.location()) from error
+    if newest.metadata.table_uuid != source.metadata.table_uuid:
+        raise InvalidInput(f"the catalog has another Iceberg table of the name {name!r} now; load it again")
+    return newest
 
 
 def _open(source: Url, storage_options: Mapping[str, object] | None) -> IcebergTable:
-    normal, _ = normalize_url(source)
+    normal = _to_location(source)
     options = {name.lower().removeprefix("aws_"): str(value) for name, value in (storage_options or {}).items()}
     properties = {name: options[option] for option, name in _S3_OPTIONS.items() if option in options}
     try:
@@ -79,6 +112,16 @@ def _open(source: Url, storage_options: Mapping[str, object] | None) -> IcebergT
             "metadata/version-hint.text, or the table that a catalog of pyiceberg loads"
         )
         raise NotFound(message, path=str(source)) from error
+
+
+def _to_location(source: Url) -> str:
+    """Return a URL as pyiceberg takes it, which is as Iceberg's metadata has it: paths of files are not encoded."""
+    local = file_path(source) if isinstance(source, str) else None
+    if local is not None and Path(local).exists():
+        return local
+    normal, _ = normalize_url(source)
+    local = file_path(normal)
+    return normal if local is None else unquote(local)
 
 
 def _plan(iceberg: IcebergTable, location: str) -> ImportPlan:
@@ -120,12 +163,37 @@ def _constants(iceberg: IcebergTable, data_file: DataFile) -> dict[str, str | No
     constants: dict[str, str | None] = {}
     for position, field in enumerate(spec.fields):
         column = next((column for column in schema.fields if column.field_id == field.source_id), None)
-        is_text = column is not None and not isinstance(column.field_type, BinaryType | FixedType | UUIDType)
-        if column is None or not is_text or not isinstance(field.transform, IdentityTransform):
+        if column is None or not isinstance(field.transform, IdentityTransform):
             continue
         value = data_file.partition[position]
-        constants[column.name] = None if value is None else field.transform.to_human_string(column.field_type, value)
+        if value is not None and isinstance(column.field_type, BinaryType | FixedType | UUIDType):
+            _check_holds(iceberg, data_file, column)
+        else:
+            constants[column.name] = _to_text(field.transform, column, value)
     return constants
+
+
+def _to_text(transform: IdentityTransform[Any], column: NestedField, value: Any) -> str | None:  # noqa: ANN401 of any type
+    if value is None:
+        return None
+    if isinstance(value, Decimal):
+        return decimal_to_text(value)
+    return transform.to_human_string(column.field_type, value)
+
+
+def _check_holds(iceberg: IcebergTable, data_file: DataFile, column: NestedField) -> None:
+    """Refuse a file without a column of bytes: the value of its partition has no text."""
+    with iceberg.io.new_input(data_file.file_path).open() as stream:
+        source: Any = stream
+        fields = list(pq.read_schema(source))
+    ids = {(field.metadata or {}).get(b"PARQUET:field_id") for field in fields} - {None}
+    mapped = to_columns(iceberg.schema(), iceberg.name_mapping())[iceberg.schema().fields.index(column)]
+    holds = str(column.field_id).encode() in ids if ids else any(field.name in mapped.names for field in fields)
+    if not holds:
+        raise InvalidInput(
+            f"the file {data_file.file_path!r} lacks the partition column {column.name!r} of bytes, whose values "
+            "cannot be imported from the metadata; rewrite the file, and import again"
+        )
 
 
 class _Deletes:

@@ -7,6 +7,9 @@ import json
 import random
 import shutil
 import struct
+import uuid
+from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,17 +18,20 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform, MonthTransform, TruncateTransform
-from pyiceberg.types import LongType
+from pyiceberg.typedef import Record
+from pyiceberg.types import BinaryType, DecimalType, FixedType, IcebergType, LongType, NestedField, UUIDType
 
 import pds
 from exported_tables import SCHEMA, change_at_random, make_rows, rows_of
 from pds.imports.iceberg import _Deletes
+from pds.imports.plan import ImportPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyiceberg.table import Table as IcebergTable
 
@@ -372,3 +378,117 @@ def test_a_spec_that_was_replaced_is_no_obstacle(catalog: SqlCatalog) -> None:
     iceberg.append(pa.table({"id": [3], "v": ["c"]}))
     table = import_quietly(iceberg)
     assert rows_of(table.scan().to_pyarrow()) == read(iceberg) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def add_without_partition_column(catalog: SqlCatalog, data_type: IcebergType, value: object) -> IcebergTable:
+    """A file that lacks the column whose values are its partition."""
+    schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", data_type, required=False))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    iceberg = catalog.create_table("ns.t", schema, partition_spec=spec)
+    pds.Store(folder_of(iceberg)).write("data/x", b"")
+    path = f"{folder_of(iceberg)}/data/x.parquet"
+    id_field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table({"id": [1, 2]}, schema=pa.schema([id_field])), path)
+    maps = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+    data_file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(value),
+        record_count=2,
+        file_size_in_bytes=len(pds.Store(folder_of(iceberg)).read_bytes("data/x.parquet")),
+        **{name: {} for name in maps},
+    )
+    data_file.spec_id = 0
+    with iceberg.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        update.append_data_file(data_file)
+    return catalog.load_table("ns.t")
+
+
+@pytest.mark.parametrize("value", [b"ab", b"\xff\x00", b""])
+@pytest.mark.parametrize("make", ["binary", "fixed", "uuid"])
+def test_partitions_of_bytes_need_the_column_in_files(catalog: SqlCatalog, make: str, value: bytes) -> None:
+    types: dict[str, tuple[IcebergType, object]] = {
+        "binary": (BinaryType(), value),
+        "fixed": (FixedType(4), value.ljust(4, b"x")),
+        "uuid": (UUIDType(), uuid.UUID(bytes=value.ljust(16, b"\x01"))),
+    }
+    refuse(add_without_partition_column(catalog, *types[make]), "lacks the partition column 'p'")
+
+
+@pytest.mark.parametrize("text", ["0E-10", "1E-10", "-0.0000001000", "9999999999.0123456789"])
+def test_decimals_of_partitions_keep_all_digits(catalog: SqlCatalog, text: str) -> None:
+    iceberg = add_without_partition_column(catalog, DecimalType(20, 10), Decimal(text))
+    table = import_quietly(iceberg)
+    assert rows_of(table.scan().to_pyarrow()) == read(iceberg) == [(1, Decimal(text)), (2, Decimal(text))]
+
+
+def test_partitions_of_bytes_that_files_hold_are_imported(catalog: SqlCatalog) -> None:
+    rows = pa.table({"id": [1, 2, 3], "p": pa.array([b"a", b"\xff", None], pa.binary())})
+    iceberg = catalog.create_table("ns.t", rows.schema)
+    with iceberg.update_spec() as update:
+        update.add_identity("p")
+    iceberg.append(rows)
+    assert rows_of(import_quietly(iceberg).scan().to_pyarrow()) == read(iceberg) == rows_of(rows)
+
+
+def test_the_newest_snapshot_of_the_catalog_is_imported(catalog: SqlCatalog) -> None:
+    stale = append(catalog)
+    catalog.load_table("ns.t").append(make_rows(range(200, 210)))
+    table = import_quietly(stale)
+    assert rows_of(table.scan().to_pyarrow()) == read(catalog.load_table("ns.t"))
+    assert table.scan().count() == 65
+
+
+def test_a_commit_during_the_import_is_imported(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    iceberg = append(catalog)
+    prepare, commits = ImportPlan.prepare, iter([1, 2])
+
+    def prepare_while_another_writes(*arguments: Any) -> Any:
+        prepared = prepare(*arguments)
+        if next(commits, None):
+            catalog.load_table("ns.t").append(make_rows(range(200, 210)))
+        return prepared
+
+    monkeypatch.setattr(ImportPlan, "prepare", prepare_while_another_writes)
+    table = import_quietly(iceberg)
+    assert table.scan().count() == 75
+    assert rows_of(table.scan().to_pyarrow()) == read(catalog.load_table("ns.t"))
+
+
+def test_a_table_that_the_catalog_lost_or_replaced_is_refused(catalog: SqlCatalog) -> None:
+    iceberg = append(catalog)
+    catalog.drop_table("ns.t")
+    with pytest.raises(pds.NotFound, match="newest metadata file"):
+        pds.import_iceberg(iceberg)
+    catalog.create_table("ns.t", make_rows(range(0)).schema)
+    refuse(iceberg, "another Iceberg table")
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+@pytest.mark.parametrize("name", ["lake", "50%25 x", "a%20b"])
+def test_locations_are_spelled_as_pyiceberg_spells_them(tmp_path: Path, scheme: str, name: str) -> None:
+    """With one slash or three, and with signs that a URL has encoded."""
+    (tmp_path / name).mkdir()
+    warehouse = f"{scheme}{tmp_path}/{name}"
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=warehouse)
+    catalog.create_namespace("ns")
+    iceberg = append(catalog)
+    for source in (iceberg.metadata_location, iceberg):
+        table = import_quietly(source)
+        assert rows_of(table.scan().to_pyarrow()) == read(iceberg)
+        folder = tmp_path / name / "ns" / "t"
+        assert (folder / "manifest").is_dir()
+        pds.Table.drop(pds.Store(folder.parent), "t")
+    catalog.engine.dispose()
+
+
+def test_a_path_of_a_metadata_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    warehouse = tmp_path / "50% of it"
+    warehouse.mkdir()
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(warehouse))
+    catalog.create_namespace("ns")
+    iceberg = append(catalog)
+    table = import_quietly(Path(iceberg.metadata_location))
+    assert rows_of(table.scan().to_pyarrow()) == read(iceberg)
+    catalog.engine.dispose()
