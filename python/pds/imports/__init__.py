@@ -39,14 +39,16 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
         InvalidInput: The Delta table has something that cannot be imported without rewriting it: a type that pds does
             not have, a renamed nested field, a file outside its folder, or a file whose columns have other types. The
             message names it. Nothing is written.
-        FormatNotSupported: The Delta table demands a feature that is not known. Nothing is written.
-        CommitConflict: Other writers committed to the Delta table whenever it was to be taken over.
+        FormatNotSupported: The Delta table demands a feature that is not known, or that `deltalake` does not read; or
+            nobody could read its log after `take_over`. Nothing is written.
+        CommitConflict: Other writers committed to the Delta table during every attempt to import it.
         UnsafeStore: The store does not honor conditional writes.
         deltalake.exceptions.DeltaError: The log cannot be read for another reason.
         ModuleNotFoundError: `deltalake` is not installed.
 
     Warns:
-        UserWarning: The Delta table can still be written and vacuumed by other systems.
+        UserWarning: The Delta table can still be written and vacuumed by other systems; or it has constraints, or
+            generated, identity or default columns, which the new table does not have.
     """
     from pds.imports.delta import import_table  # noqa: PLC0415 an optional dependency
 
@@ -56,13 +58,13 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
 def import_iceberg(source: Url | IcebergTable, *, storage_options: Mapping[str, object] | None = None) -> Table:
     """Make a table of an Iceberg table, in its folder, over the same data files. No data is copied.
 
-    The first version of the table has the rows of the current snapshot. Later versions of the two have nothing to do
+    The first version of the table has the rows of the newest snapshot. Later versions of the two have nothing to do
     with each other. The data files and the metadata of the Iceberg table stay as they are: no vacuum of pds, and no
     `Table.drop`, removes them.
 
     Args:
-        source: A table that a catalog of pyiceberg has loaded; or the URL or path of a metadata file, which has to be
-            the newest one; or the folder of a table with `metadata/version-hint.text`.
+        source: A table of a catalog of pyiceberg, which is loaded again; or the URL or path of a metadata file, which
+            has to be the newest one; or the folder of a table with `metadata/version-hint.text`.
         storage_options: As for `Store`. Where pyiceberg opens the table, it gets the keys, the region and the endpoint
             of S3; for other stores pass a table that a catalog has loaded.
 
@@ -70,12 +72,13 @@ def import_iceberg(source: Url | IcebergTable, *, storage_options: Mapping[str, 
         The table.
 
     Raises:
-        NotFound: There is no such metadata file, or a data file is missing.
+        NotFound: There is no such metadata file, the catalog does not have the table, or a data file is missing.
         AlreadyExists: There is a table of pds in the folder already.
         InvalidInput: The Iceberg table has something that cannot be imported without rewriting it: deletes by
             equality, a type that pds does not have, a column with an initial default, files that are not Parquet or not
-            in the folder of the table, or a file whose columns have other types. The message names it. Nothing is
-            written.
+            in the folder of the table, a file that lacks a partition column of bytes, or a file whose columns have
+            other types. The message names it. Nothing is written.
+        CommitConflict: Other writers committed to the Iceberg table during every attempt to import it.
         UnsafeStore: The store does not honor conditional writes.
         ModuleNotFoundError: `pyiceberg` is not installed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import operator
 import shutil
@@ -228,3 +229,27 @@ def test_rules_that_the_new_table_lacks_are_named(folder: Path) -> None:
     ):
         assert rule in str(warning.message)
     assert warning.filename == __file__
+
+
+AT = pa.array([dt.datetime(2024, 2, 29, 1, 2, 3, tzinfo=dt.UTC)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (pa.table({"c": AT.cast(pa.timestamp("ns", "UTC"))}), {}),
+        (pa.table({"c": pa.array([1], pa.uint32())}), {}),
+        (
+            pa.table({"c": pa.StructArray.from_arrays([AT], ["at"])}),
+            {"use_deprecated_int96_timestamps": True, "store_schema": False},
+        ),
+    ],
+    ids=["nanoseconds", "unsigned", "96 bits within a struct"],
+)
+def test_files_with_other_types_than_the_log_are_refused(folder: Path, rows: pa.Table, options: dict[str, Any]) -> None:
+    folder.mkdir()
+    pq.write_table(rows, folder / "x.parquet", **options)
+    deltalake.convert_to_deltalake(folder)
+    with pytest.raises(pds.InvalidInput, match='column "c" is'):
+        pds.import_delta(folder, take_over=True)
+    assert deltalake.DeltaTable(folder).version() == 0
