@@ -35,13 +35,14 @@ except ImportError as error:
 from pds.imports.iceberg_schema import to_columns, to_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import FileScanTask
     from pyiceberg.types import NestedField
 
     from pds.by_url import Url
+    from pds.store import Store
     from pds.table.table import Table
 
 # How often a table is planned again that others write.
@@ -64,7 +65,13 @@ def import_table(source: Url | IcebergTable, storage_options: Mapping[str, objec
     local = file_path(location)
     # pyiceberg takes the characters of a path as they are, a URL has them encoded.
     store, path = open_parent(location if local is None else Path(local), storage_options, None)
+    return import_into(store, path, iceberg, lambda: _load(source, storage_options))
+
+
+def import_into(store: Store, path: str, iceberg: IcebergTable, read: Callable[[], IcebergTable]) -> Table:
+    """Make a table of an Iceberg table in a folder, or of what `read` gives if that is newer before the commit."""
     planned = locate(store, path)
+    location = iceberg.location()
     for attempt in range(_ATTEMPTS):
         plan = _plan(iceberg, location)
         prepared = plan.prepare(planned)
@@ -72,9 +79,9 @@ def import_table(source: Url | IcebergTable, storage_options: Mapping[str, objec
             warnings.warn(
                 f"other systems can still write the Iceberg table {location!r}, and when they expire snapshots or "
                 "remove orphan files, they may remove files that the new table needs: let none of them do so",
-                stacklevel=3,
+                stacklevel=4,
             )
-        newest = _load(source, storage_options)
+        newest = read()
         if newest.location() != location:
             raise CommitConflict("the Iceberg table was moved to another folder meanwhile", path=path)
         if newest.metadata_location == iceberg.metadata_location:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import deltalake
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import StaticTable
 
 import pds
 from delta_readers import read_delta_rs
 from exported_tables import SCHEMA, make_rows, rows_of
 from fault_runs import DISTINCT, Run, ended, plan, run_all, store
+from pds.imports import iceberg
 from pds.imports.delta import import_into
 from scripted_s3 import ScriptedS3
 
@@ -50,6 +53,87 @@ def _export_delta(folder: Path) -> None:
     for own in ("manifest", "tombstone"):
         shutil.rmtree(folder / "t" / own)
     (folder / "t" / "_latest_manifest").unlink()
+
+
+def _without_take_over(place: pds.Store, folder: Path) -> None:
+    import_into(place, "t", lambda: deltalake.DeltaTable(folder / "t"), take_over=False)
+
+
+class _LocalIO(PyArrowFileIO):
+    """Opens the metadata, which has locations on S3, in a folder: the faults are those of pds."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def new_input(self, location: str) -> PyArrowFile:
+        return super().new_input(f"{self._folder}/{location.removeprefix('s3://bucket/prefix/')}")
+
+
+def _export_iceberg(folder: Path) -> None:
+    """Position deletes; without what pds itself knows of the table."""
+    source = pds.Table.create(pds.Store(folder), "t", SCHEMA, key="id", options=OPTIONS)
+    for ids in (range(50), range(50, 60), range(60, 65)):
+        source.append(make_rows(ids))
+    source.delete("id between 20 and 39 or id % 9 = 0")
+    source.export_iceberg("s3://bucket/prefix/t")
+    for own in ("manifest", "tombstone"):
+        shutil.rmtree(folder / "t" / own)
+    (folder / "t" / "_latest_manifest").unlink()
+
+
+def _read_iceberg(folder: Path) -> StaticTable:
+    (metadata,) = (folder / "t" / "metadata").glob("*.metadata.json")
+    table = StaticTable.from_metadata(str(metadata))
+    table.io = _LocalIO(folder)
+    return table
+
+
+def _import_iceberg(place: pds.Store, folder: Path) -> None:
+    iceberg.import_into(place, "t", _read_iceberg(folder), lambda: _read_iceberg(folder))
+
+
+@pytest.mark.parametrize(
+    ("make", "work"),
+    [(_write_delta, _without_take_over), (_export_iceberg, _import_iceberg)],
+    ids=["delta", "iceberg"],
+)
+def test_one_fault_of_an_import_that_leaves_the_other_table_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None], work: Callable[[pds.Store, Path], None]
+) -> None:
+    make(tmp_path)
+    local = pds.Store(tmp_path)
+    contents = {file.path: local.read_bytes(file.path) for file in local.list_files("t", recursive=True)}
+
+    with ScriptedS3() as server, warnings.catch_warnings(action="ignore"):
+        for path, content in contents.items():
+            store(server).write(path, content)
+        before = server.save()
+        server.restart()
+        work(store(server), tmp_path)
+        requests = list(server.seen)
+        expected = rows_of(pds.Table(store(server), "t").scan().to_pyarrow())
+    if make is _write_delta:
+        assert expected == rows_of(read_delta_rs(tmp_path / "t"))
+    else:
+        assert expected == rows_of(_read_iceberg(tmp_path).scan().to_arrow())
+
+    def judge(server: ScriptedS3, run: Run) -> None:
+        server.restart(run.faults())
+        error = ended(lambda: work(store(server, run), tmp_path))
+        server.restart()
+        place = store(server)
+        if not pds.Table.exists(place, "t"):
+            assert error is not None
+            work(place, tmp_path)
+        table = pds.Table(place, "t")
+        assert rows_of(table.scan().to_pyarrow()) == expected
+        assert table.version == 1
+        assert {path: place.read_bytes(path) for path in contents} == contents
+
+    with warnings.catch_warnings(action="ignore"):
+        runs = plan(requests, DISTINCT, lasts=False) + plan(requests, ["403"], lasts=True)
+        run_all(runs, before, judge)
 
 
 @pytest.mark.parametrize("make", [_write_delta, _export_delta])

@@ -58,8 +58,10 @@ def read(iceberg: IcebergTable, where: str = "true") -> list[tuple[Any, ...]]:
 
 
 def import_quietly(source: Any) -> pds.Table:
-    with pytest.warns(UserWarning, match="expire snapshots"):
-        return pds.import_iceberg(source)
+    with pytest.warns(UserWarning, match="expire snapshots") as warned:
+        table = pds.import_iceberg(source)
+    assert [warning.filename for warning in warned] == [__file__]
+    return table
 
 
 def folder_of(iceberg: IcebergTable) -> str:
