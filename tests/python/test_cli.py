@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import sysconfig
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -131,6 +133,43 @@ def test_delete(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
     code, out, err = run("dataset", "delete", url, "a")
     assert (code, out, "needs --yes" in err) == (2, "", True)
     assert datasets.store.exists("a")
+    assert run("dataset", "delete", url, "a", "--yes") == (0, "a: deleted\n", "")
+    assert not datasets.store.exists("a")
+
+
+def test_delete_refuses_what_is_no_dataset(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
+    pds.write_table(f"{url}/lake/my table", ROWS)
+    pipeline = pds.open_pipeline(f"{url}/p")
+    pipeline.source("s", key=pa.int64(), value=pa.int64())
+    pipeline.update(s=pds.Changes([(1, 1)]))
+    pds.odf.Dataset.create(datasets.store, "c")
+    datasets.write_dataset(ROWS, "b/one")
+    datasets.store.write("raw/part-1.parquet", b"of somebody else")
+    before = [file.path for file in datasets.store.list_files(recursive=True)]
+
+    for key, reason in {
+        "lake/my table": f"is a table, not a dataset; use `pds drop {url}/lake/my%20table`",
+        "lake": "is not a dataset, and has other files",
+        "p": "is a pipeline, not a dataset; pds has no command",
+        "c": "is a chain, not a dataset; pds has no command",
+        "b": "'b/one/",
+        "raw": "'raw/part-1.parquet'",
+    }.items():
+        code, out, err = run("dataset", "delete", url, key, "--yes")
+        assert (code, out, reason in err) == (2, "", True), err
+    for key in ("lake/my table", "p", "c"):
+        code, out, err = run("dataset", "clean", url, key, "--yes")
+        assert (code, out, f"pds vacuum {shlex.quote(url + '/' + quote(key))}" in err) == (2, "", True), err
+    assert [file.path for file in datasets.store.list_files(recursive=True)] == before
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "manifest.json"])
+def test_delete_removes_what_is_left_of_a_dataset(
+    run: Run, url: str, datasets: pds.ParquetDatasetStore, name: str
+) -> None:
+    datasets.write_dataset(ROWS, "a")
+    datasets.store.delete(f"a/{name}")
+
     assert run("dataset", "delete", url, "a", "--yes") == (0, "a: deleted\n", "")
     assert not datasets.store.exists("a")
 

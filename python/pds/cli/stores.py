@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
 
 from pds import ParquetDatasetStore, errors
+from pds.by_url import find_kind
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_error, print_line
 from pds.doctor import probe
-from pds.errors import VerificationFailed
+from pds.errors import InvalidInput, VerificationFailed
 from pds.odf import Dataset
+from pds.paths import normalize_folder_path
+from pds.urls import join_url
 
 if TYPE_CHECKING:
     import argparse
 
     from pds import Store
+
+DATASET_FILE: Final = re.compile(r"manifest\.json|_publish\.json|data\.parquet|part-[0-9]{5,}\.parquet")
+"""The names of what a writer of a dataset leaves if it is killed before the marker is there."""
 
 
 def list_datasets(store: Store, args: argparse.Namespace) -> int:
@@ -50,6 +58,7 @@ def verify_datasets(store: Store, args: argparse.Namespace) -> int:
 
 def clean_dataset(store: Store, args: argparse.Namespace) -> int:
     """Finish or remove what a killed writer left."""
+    _refuse_others(store, args, {"table": "vacuum", "pipeline": "vacuum", "chain": "vacuum"})
     require_consent(args, f"remove what killed writers left of {args.key!r}")
     removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
     print_line(f"{args.key}: {removed} leftovers removed")
@@ -57,11 +66,32 @@ def clean_dataset(store: Store, args: argparse.Namespace) -> int:
 
 
 def delete_dataset(store: Store, args: argparse.Namespace) -> int:
-    """Delete a dataset."""
+    """Delete a dataset, or what is left of one."""
+    if _refuse_others(store, args, {"table": "drop"}) is None:
+        _check_leftovers(store, args.key)
     require_consent(args, f"delete the dataset {args.key!r} with all of its rows")
     ParquetDatasetStore(store).delete_dataset(args.key)
     print_line(f"{args.key}: deleted")
     return OK
+
+
+def _refuse_others(store: Store, args: argparse.Namespace, verbs: dict[str, str]) -> str | None:
+    """Return `dataset`, or None for a folder that is nothing by itself; refuse a thing of another kind."""
+    kind = find_kind(store, args.key)
+    if kind is None or kind == "dataset":
+        return kind
+    reason = f"{args.key!r} is a {kind}, not a dataset"
+    if kind in verbs:
+        raise InvalidInput(f"{reason}; use `pds {verbs[kind]} {shlex.quote(join_url(args.url, args.key))}`")
+    raise InvalidInput(f"{reason}; pds has no command that deletes a {kind}: delete its folder with other tools")
+
+
+def _check_leftovers(store: Store, key: str) -> None:
+    """Refuse a folder with files that writers of datasets do not leave, such as a folder of tables."""
+    prefix = f"{normalize_folder_path(key)}/"
+    for file in store.list_files(key, recursive=True):
+        if not DATASET_FILE.fullmatch(file.path.removeprefix(prefix)):
+            raise InvalidInput(f"{key!r} is not a dataset, and has other files, such as {file.path!r}; name a dataset")
 
 
 def show_log(store: Store, args: argparse.Namespace) -> int:
