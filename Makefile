@@ -128,7 +128,7 @@ wheel: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
 	rm -rf dist
 	$(BIN)/maturin build --release --locked --strip --out dist
 
-sdist: $(VENV)/.maturin ## the source distribution, into dist/
+sdist: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the source distribution, into dist/
 	rm -f dist/*.tar.gz
 	$(BIN)/maturin sdist --out dist
 
@@ -155,10 +155,11 @@ smoke: ## the wheel in dist/ runs the first block of the README in a new environ
 	"$$tmp/venv/bin/python" -m pip install --quiet --no-input dist/*.whl; \
 	"$$tmp/venv/bin/python" tools/smoke.py "$$tmp/venv/bin/python"
 
-# Without the lock of the workspace, which has members that the sdist leaves out, but with the versions in it.
+# Without the lock of the workspace, which has members that the sdist leaves out, but with the versions in it. Who installs
+# the sdist has no configuration of pyo3.
 wheel-from-sdist: sdist ## a wheel built from the sdist as pip builds it, into dist/
 	rm -f dist/*.whl
-	$(BIN)/python -m pip wheel --quiet --no-input --no-deps --wheel-dir dist dist/*.tar.gz
+	env -u PYO3_CONFIG_FILE -u PYO3_BUILD_EXTENSION_MODULE $(BIN)/python -m pip wheel --quiet --no-input --no-deps --wheel-dir dist dist/*.tar.gz
 
 install-release: wheel install-wheel
 

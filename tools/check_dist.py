@@ -24,7 +24,13 @@ SDIST_FILES = re.compile(
     r"|(src|python/src)/.*\.rs|python/Cargo\.toml|python/(pds|pyspark_pds)/.*\.(py|pyi|typed))"
 )
 WHEEL_FILES = re.compile(r"(pds/_pds\.abi3\.so|(pds|pyspark_pds)/.*\.(py|pyi|typed)|pds-[^/]+\.dist-info/.*)")
-SYSTEMS = {"manylinux": "unknown-linux-gnu", "musllinux": "unknown-linux-musl", "macosx": "apple-darwin"}
+# A wheel that pip builds from the sdist has the tag `linux`: it is of the machine's own glibc, and PyPI refuses it.
+SYSTEMS = {
+    "manylinux": "unknown-linux-gnu",
+    "musllinux": "unknown-linux-musl",
+    "macosx": "apple-darwin",
+    "linux": "unknown-linux-gnu",
+}
 ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
@@ -35,11 +41,12 @@ def read_version() -> str:
     return version
 
 
-def find_target(wheel: str) -> str:
-    """The compiler's name of the platform in a wheel's file name; StopIteration where there is none."""
+def find_target(wheel: str) -> str | None:
+    """The compiler's name of the platform in a wheel's file name; None for a platform that is not known."""
     tag = wheel.removesuffix(".whl").split("-")[-1]
-    system = next(SYSTEMS[name] for name in SYSTEMS if tag.startswith(name))
-    return f"{next(ARCHITECTURES[name] for name in ARCHITECTURES if tag.endswith(name))}-{system}"
+    system = next((SYSTEMS[name] for name in SYSTEMS if tag.startswith(name)), None)
+    architecture = next((ARCHITECTURES[name] for name in ARCHITECTURES if tag.endswith(name)), None)
+    return f"{architecture}-{system}" if system and architecture else None
 
 
 def check_wheel(path: Path) -> list[str]:
@@ -58,8 +65,12 @@ def check_wheel(path: Path) -> list[str]:
             if re.fullmatch(rf"{re.escape(info)}/sboms/.*\.cyclonedx\.json", name)
             for component in json.loads(wheel.read(name))["components"]
         }
-    unlisted = find_linked(find_target(path.name)) - listed
-    problems += [f"no SBOM lists {name} {version}" for name, version in sorted(unlisted)]
+    target = find_target(path.name)
+    if target is None:
+        problems.append("the platform in the file name is not known")
+    else:
+        unlisted = find_linked(target) - listed
+        problems += [f"no SBOM lists {name} {version}" for name, version in sorted(unlisted)]
     if (size := path.stat().st_size) > WHEEL_BYTES:
         problems.append(f"{size} bytes, {WHEEL_BYTES} are allowed")
     return problems

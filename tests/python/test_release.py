@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 import tarfile
 import tomllib
 import zipfile
@@ -72,9 +74,12 @@ def test_lock_files_have_hashes_and_no_address() -> None:
         ("musllinux_1_2_aarch64", "aarch64-unknown-linux-musl"),
         ("macosx_11_0_arm64", "aarch64-apple-darwin"),
         ("macosx_10_12_x86_64", "x86_64-apple-darwin"),
+        ("linux_x86_64", "x86_64-unknown-linux-gnu"),
+        ("win_amd64", None),
+        ("manylinux_2_28_ppc64le", None),
     ],
 )
-def test_the_target_of_a_wheel(tag: str, target: str) -> None:
+def test_the_target_of_a_wheel(tag: str, target: str | None) -> None:
     assert check_dist.find_target(f"pds-{VERSION}-cp311-abi3-{tag}.whl") == target
 
 
@@ -93,15 +98,34 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     }
 
 
-def _check_wheel(files: dict[str, bytes], folder: Path) -> list[str]:
-    with zipfile.ZipFile(folder / WHEEL, "w") as archive:
+def _check_wheel(files: dict[str, bytes], folder: Path, file_name: str = WHEEL) -> list[str]:
+    with zipfile.ZipFile(folder / file_name, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
-    return check_dist.check_wheel(folder / WHEEL)
+    return check_dist.check_wheel(folder / file_name)
 
 
 def test_a_sound_wheel(wheel: dict[str, bytes], tmp_path: Path) -> None:
     assert _check_wheel(wheel, tmp_path) == []
+
+
+def test_a_wheel_of_an_unknown_platform(wheel: dict[str, bytes], tmp_path: Path) -> None:
+    (problem,) = _check_wheel(wheel, tmp_path, f"pds-{VERSION}-cp311-abi3-win_amd64.whl")
+    assert problem == "the platform in the file name is not known"
+
+
+def test_a_wheel_from_the_sdist_needs_no_configuration_of_pyo3(tmp_path: Path) -> None:
+    """What make would run, in a clone without anything that was built: the file that it exports is made, or unset."""
+    environment = os.environ | {"CARGO_TARGET_DIR": str(tmp_path / "target"), "PDS_CACHE": str(tmp_path / "cache")}
+    command = ["make", "--dry-run", "--directory", str(ROOT), "wheel-from-sdist"]
+    planned = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    lines = planned.splitlines()
+    config, sdist, wheel = (
+        next(at for at, line in enumerate(lines) if text in line)
+        for text in ("pyo3-abi3-py311.txt", "maturin sdist", "-m pip wheel")
+    )
+    assert config < sdist < wheel
+    assert "-u PYO3_CONFIG_FILE" in lines[wheel]
 
 
 def test_problems_of_a_wheel(wheel: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
