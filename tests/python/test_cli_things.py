@@ -289,6 +289,32 @@ def test_an_export_to_iceberg(run: Run, table: pds.Table, tmp_path: Path) -> Non
     assert (code, "--to iceberg" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("argv", "same"),
+    [
+        ("diff lake/events 1 -o csv 2", "diff lake/events 1 2 -o csv"),
+        ("diff -o csv lake/events 1 --columns id 2", "diff lake/events 1 2 --columns id -o csv"),
+        ("dataset list --option host=h . ds", "dataset list . ds --option host=h"),
+        ("dataset list . --option host=h ds", "dataset list . ds --option host=h"),
+        ("diff -o csv -- lake/events 1", "diff lake/events 1 -o csv"),
+    ],
+)
+def test_options_may_stand_between_arguments(run: Run, table: pds.Table, argv: str, same: str) -> None:
+    table.append(ROWS)
+    table.append(ROWS)
+    assert run(*argv.split()) == run(*same.split())
+
+
+def test_options_of_tags_may_stand_anywhere(run: Run, table: pds.Table) -> None:
+    table.append(ROWS)
+    assert run("tag", "lake/events", "-o", "json", "first", "1")[0] == 0
+    assert run("tag", "lake/events", "second", "-o", "json", "2")[0] == 0
+    assert dict(table.refresh().tags) == {"first": 1, "second": 2}
+    assert run("tag", "lake/events", "--delete", "first")[0] == 0
+    assert run("tag", "--delete", "lake/events", "second")[0] == 0
+    assert dict(table.refresh().tags) == {}
+
+
 def test_what_deletes_asks_first(run: Run, table: pds.Table) -> None:
     for _ in range(3):
         table.overwrite(ROWS)

@@ -20,9 +20,25 @@ SHELLS: Final = ("bash", "zsh", "fish")
 """The shells that `pds completion` knows."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that takes options anywhere between the arguments: `pds diff URL 1 -o json 2`."""
+
+    _is_intermixed = False
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 overloads
+        """Parse what the parser of the commands passes on."""
+        if self._is_intermixed or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="pds",
         description="Tables, datasets, pipelines and chains on object stores.",
         epilog="The exit codes are 0, 1 (failed), 2 (invalid command), 3 (conflict), 4 (unknown outcome), 130.",
