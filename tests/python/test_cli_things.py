@@ -428,11 +428,16 @@ def test_an_import(run: Run, tmp_path: Path) -> None:
     code, out, err = run("import", "lake/delta", "--output", "json")
     assert (code, json.loads(out)) == (0, {"files": 1, "rows": ROWS.num_rows, "deleted_rows": 0})
     assert err.startswith("pds: other systems can still write")
+    assert "--take-over makes" in err
     imported = pds.open_table(tmp_path / "lake" / "delta").scan(["id", "name"])
     assert imported.to_pyarrow().equals(ROWS.select(["id", "name"]))
     code, _, err = run("import", "lake/delta", "--take-over")
     assert code != 0
     assert "already exists" in err
+    assert "`pds drop lake/delta`" in err
     assert run("import", "lake/delta", "--from", "iceberg", "--take-over")[0] == 2
+    assert run("drop", "lake/delta", "--yes")[0] == 0
+    assert run("import", "lake/delta", "--take-over")[::2] == (0, "")
+    assert pds.open_table("lake/delta").scan().count() == ROWS.num_rows
     deltalake.write_deltalake(tmp_path / "lake" / "guarded", ROWS)
     assert run("import", "lake/guarded", "--take-over")[2] == ""
