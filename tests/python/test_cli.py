@@ -127,6 +127,23 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert datasets.read_dataset("a").equals(ROWS)
 
 
+def test_the_age_of_leftovers_is_in_days(
+    run: Run, url: str, datasets: pds.ParquetDatasetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.write_dataset(ROWS, "a")
+    ages: list[float] = []
+    monkeypatch.setattr(
+        pds.ParquetDatasetStore, "clean_dataset", lambda *_, older_than: ages.append(older_than) or len(ages)
+    )
+    for days in ((), ("--older-than", "0.5")):
+        assert run("dataset", "clean", url, "a", "--yes", *days)[0] == 0
+    assert ages == [86400.0, 43200.0]
+    for days, reason in {"nan": "out of range", "-1": "negative", "1e300": "out of range"}.items():
+        code, out, err = run("dataset", "clean", url, "a", "--yes", "--older-than", days)
+        assert (code, out, reason in err) == (2, "", True), err
+    assert len(ages) == 2
+
+
 def test_delete(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
     datasets.write_dataset(ROWS, "a")
 

@@ -31,6 +31,9 @@ def to_age(days: float) -> timedelta:
         InvalidInput: They are out of range.
     """
     try:
-        return timedelta(days=days)
+        age = timedelta(days=days)
     except (OverflowError, ValueError) as error:
         raise InvalidInput(f"--older-than is out of range: {days} days") from error
+    if days < 0:
+        raise InvalidInput(f"--older-than is negative: {days:g} days")
+    return age

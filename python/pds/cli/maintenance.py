@@ -105,6 +105,9 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
     thing = Thing(args, options)
     if args.delete and (args.name is None or args.version is not None):
         raise InvalidInput("--delete takes the name of a tag, and no version")
+    if args.name is not None and not args.delete and args.name.isascii() and args.name.isdigit():
+        # `--as-of` would take it for a version.
+        raise InvalidInput(f"{args.name!r} is the number of a version, not a name: `pds tag URL NAME {args.name}`")
     if args.name is None:
         tags = thing.table().tags if thing.kind == "table" else thing.pipeline().tags
         print_rows(["tag", "version"], sorted(tags.items()), args.output)

@@ -185,16 +185,19 @@ def _add_retention(verb: argparse.ArgumentParser, description: str) -> None:
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if not 0 <= count < 2**63:
-        raise ValueError(text)
-    return count
+    # A message of argparse's own would contain the name of this function.
+    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: it is a whole number from 0 on")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not (math.isfinite(seconds) and 0 < seconds <= _DAY_SECONDS):
-        raise ValueError(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= _DAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}: it is above 0 and at most {_DAY_SECONDS:g} seconds")
     return seconds
 
 
@@ -215,13 +218,8 @@ def _add_datasets(commands: _Commands) -> None:
         if name in ("clean", "delete"):
             _add_consent(verb)
         if name == "clean":
-            verb.add_argument(
-                "--older-than",
-                type=float,
-                default=_DAY_SECONDS,
-                metavar="SECONDS",
-                help="minimum age of removed files whose writer may still run (default: one day)",
-            )
+            age = "minimum age of removed files whose writer may still run (default: 1)"
+            verb.add_argument("--older-than", type=float, default=1.0, metavar="DAYS", help=age)
 
 
 def _add_chains(commands: _Commands) -> None:

@@ -58,9 +58,10 @@ def verify_datasets(store: Store, args: argparse.Namespace) -> int:
 
 def clean_dataset(store: Store, args: argparse.Namespace) -> int:
     """Finish or remove what a killed writer left."""
+    age = to_age(args.older_than)
     _refuse_others(store, args, {"table": "vacuum", "pipeline": "vacuum", "chain": "vacuum"})
     require_consent(args, f"remove what killed writers left of {args.key!r}")
-    removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=args.older_than)
+    removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=age.total_seconds())
     print_line(f"{args.key}: {removed} leftovers removed")
     return OK
 
