@@ -99,6 +99,9 @@ def test_ranges_of_keys_are_not_counted(run: Run) -> None:
     table.delete("id < 400")
     report = examine(run, "t")
     assert (report["uncounted_deletes"], report["rows"], report["deleted_share"]) == (1, None, None)
+    out = run("health", "t")[1]
+    assert "nothing to do" not in out
+    assert "not known: only the data can count the rows of 1 delete by" in out
 
 
 @pytest.mark.parametrize("is_range", [True, False])
@@ -174,6 +177,37 @@ def test_old_versions_are_vacuumed(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     report = examine(run, "t")
     assert report["oldest_version"] == 2
     assert report["last_vacuum"] is not None
+    assert report["next"] == [], "the version of a vacuum is no reason for another one"
+    table.refresh().tags.create("a-tag")
+    assert examine(run, "t")["next"] == []
+    table.refresh().append(rows(20, 10))
+    assert [advice["command"] for advice in examine(run, "t")["next"]] == ["pds vacuum t"]
+
+
+def test_tagged_versions_can_be_read_and_count(run: Run) -> None:
+    table = pds.write_table("t", rows(0, 10))
+    created = table.history(1)[0]["created_at"]
+    table.tags.create("first", 1)
+    table.append(rows(10, 10))
+    table.append(rows(20, 10))
+    assert run("vacuum", "t", "--older-than", "0", "--yes")[0] == 0
+    report = examine(run, "t")
+    readable = [
+        version for version in range(1, report["version"] + 1) if run("show", "t", "--as-of", str(version))[0] == 0
+    ]
+    assert readable[0] == 1
+    assert (report["versions"], report["oldest_version"]) == (len(readable), 1)
+    assert dt.datetime.fromisoformat(report["oldest_created"]) == created
+
+
+def test_an_advice_names_the_options_and_no_values(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_MANY", 0)
+    table = pds.write_table("t", rows(0, 10), key="id")
+    table.append(rows(10, 10))
+    options = ("--option", "durability=none", "--option", "publish_lease=7")
+    code, out, _ = run("health", "t", "-o", "json", *options)
+    (advice,) = json.loads(out)["next"]
+    assert (code, advice["command"]) == (0, "pds optimize t --option durability=VALUE --option publish_lease=VALUE")
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
@@ -207,10 +241,16 @@ def test_a_dataset(run: Run, tmp_path: Path) -> None:
     assert (report["rows"], report["parts"], report["bytes"]) == (100, 3, sum(sizes))
     assert (report["missing_parts"], report["unlisted_parts"], report["next"]) == (0, 0, [])
     part = tmp_path / "ds" / pds.ParquetDatasetStore(pds.Store(".")).read_manifest("ds").parts[1]
-    part.rename(part.with_name("moved.parquet"))
+    of_others = part.rename(part.with_name("moved.parquet"))
     report = examine(run, "ds")
     assert (report["missing_parts"], report["unlisted_parts"]) == (1, 1)
-    assert [advice["command"].split()[1] for advice in report["next"]] == ["verify", "dataset"]
+    missing = {"command": "pds verify ds", "reason": "1 part is missing"}
+    assert report["next"] == [missing]
+    of_others.rename(part)
+    part.with_name("part-00007.parquet").write_bytes(part.read_bytes())
+    follow(run, examine(run, "ds"), "--yes")
+    report = examine(run, "ds")
+    assert (report["missing_parts"], report["unlisted_parts"], report["next"]) == (0, 0, [])
 
 
 def test_a_pipeline(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +284,7 @@ def test_a_chain(run: Run) -> None:
         chain.ingest(pa.table({"at": pa.array([AT], pa.timestamp("us", "UTC")), "x": [number]}), event_time="at")
     report = examine(run, "c")
     assert (report["rows"], report["slices"], report["blocks"]) == (12, 12, len(chain.log()))
+    assert report["next"][0]["reason"].startswith("rewrites blocks: their hashes change")
     follow(run, report)
     report = examine(run, "c")
     assert (report["rows"], report["slices"], report["next"]) == (12, 1, [])

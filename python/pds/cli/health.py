@@ -14,14 +14,14 @@ import pyarrow as pa
 from pds.cli.codes import OK
 from pds.cli.output import print_fields, to_text
 from pds.cli.parts import list_run_files, list_slices
-from pds.cli.thing import Thing
+from pds.cli.thing import PART_FILE, Thing
 from pds.errors import InvalidInput, VersionExpired
 from pds.odf.dataset import _TARGET_BYTES as _SLICE_BYTES
 from pds.table.optimize import _TARGET_BYTES as _FILE_BYTES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pds.table.table import Table
 
@@ -37,6 +37,8 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _SMALL_TOMBSTONE_BYTES: Final = 1 << 20
 """A compaction merges smaller lists of deleted rows."""
 _DELETED_SHARE: Final = 0.2
+_IDLE: Final = ("tag", "vacuum")
+"""The operations after which no object is needed less than before."""
 _MOSTLY_DELETED: Final = 0.5
 """A compaction rewrites files with a larger share of deleted rows."""
 
@@ -61,7 +63,10 @@ def show_health(args: argparse.Namespace, options: dict[str, object]) -> int:
     fields, advice = describe[thing.kind](thing)
     fields = {"kind": thing.kind, "url": thing.url, **fields}
     if args.output == "text":
-        lines = [f"{item.command}  ({item.reason})" for item in advice] or ["nothing to do"]
+        nothing = "nothing to do"
+        if uncounted := fields.get("uncounted_deletes"):
+            nothing = f"not known: only the data can count the rows of {_count(uncounted, 'delete')} by ranges of keys"
+        lines = [f"{item.command}  ({item.reason})" for item in advice] or [nothing]
         shown = {name: _with_age(value) for name, value in fields.items()}
         print_fields(shown | {f"next {number}": line for number, line in enumerate(lines, 1)}, "text")
     else:
@@ -86,14 +91,24 @@ def _examine_table(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
         (share > _MOSTLY_DELETED, f"{share:.0%} of the rows are deleted"),
         (tombstones > _MANY, f"{tombstones} small objects list deleted rows"),
     )
-    optimize, advice = f"pds optimize {shlex.quote(thing.url)}", []
+    optimize, advice = _make_command(thing, "optimize"), []
     if any(applies for applies, _ in reasons):
         advice.append(_Advice(optimize, ", ".join(reason for applies, reason in reasons if applies)))
     elif share >= _DELETED_SHARE and column is not None:
-        advice.append(_Advice(f"{optimize} --sort", f"{share:.0%} of the rows are deleted; this rewrites all files"))
+        advice.append(
+            _Advice(
+                _make_command(thing, "optimize", "--sort"),
+                f"{share:.0%} of the rows are deleted; this rewrites all files",
+            )
+        )
     elif manifest["sort_by"] and is_exact and overlap is not None and overlap > _MANY and not _is_sorted(history):
-        advice.append(_Advice(f"{optimize} --sort", f"a value of {column} may be in {overlap} of {len(sizes)} files"))
-    versions, expired = _examine_versions(table.version, manifest["oldest_version"], lambda v: _time_of(table, v))
+        advice.append(
+            _Advice(
+                _make_command(thing, "optimize", "--sort"),
+                f"a value of {column} may be in {overlap} of {len(sizes)} files",
+            )
+        )
+    versions, expired = _examine_versions(manifest, history, lambda version: _time_of(table, version))
     fields = {
         "version": table.version,
         "rows": None if deleted is None else total_rows - deleted,
@@ -161,13 +176,17 @@ def _examine_dataset(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     sizes = {file.name: file.size for file in thing.store.list_files(thing.path)}
     parts = [sizes.get(part) for part in manifest.parts]
     unlisted = [name for name in sizes if name.endswith(".parquet") and name not in set(manifest.parts)]
+    # Files that others have put into the folder stay: a clean removes what a writer has named.
+    removable = [name for name in unlisted if PART_FILE.fullmatch(name)]
     advice = []
     if None in parts:
-        command = f"pds verify {shlex.quote(thing.url)}"
-        advice.append(_Advice(command, f"{parts.count(None)} parts are missing"))
-    if unlisted:
-        command = f"pds dataset clean {shlex.quote(thing.store.url)} {shlex.quote(thing.path)}"
-        advice.append(_Advice(command, f"{len(unlisted)} parts are not listed: a writer was killed, or is writing"))
+        missing = parts.count(None)
+        reason = f"{_count(missing, 'part')} {'is' if missing == 1 else 'are'} missing"
+        advice.append(_Advice(_make_command(thing, "verify"), reason))
+    if removable:
+        command = _add_options(thing, ["pds", "dataset", "clean", thing.store.url, thing.path])
+        reason = f"{_count(len(removable), 'part')} not in the manifest: a writer was killed, or is writing"
+        advice.append(_Advice(command, reason))
     return {
         "created": manifest.created_at_utc,
         "rows": manifest.row_count,
@@ -191,13 +210,14 @@ def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     advice = []
     if most_runs > _MANY_RUNS:
         reason = f"a stage has {most_runs} runs, which each read merges"
-        advice.append(_Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
+        advice.append(_Advice(_make_command(thing, "optimize"), reason))
 
     def time_of(version: int) -> datetime:
         older = json.loads(newest._handle.at(version).manifest())  # noqa: SLF001 of the package
         return datetime.fromisoformat(older["created_at"])
 
-    versions, expired = _examine_versions(newest.version, manifest["oldest_version"], time_of)
+    history = pipeline.history(_HISTORY_VERSIONS)
+    versions, expired = _examine_versions(manifest, history, time_of)
     return {
         "version": newest.version,
         "stages": len(newest.names),
@@ -206,7 +226,7 @@ def _examine_pipeline(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
         "files": len(files),
         "bytes": sum(file["size_bytes"] for file in files),
         **versions,
-        **_find_last(pipeline.history(_HISTORY_VERSIONS)),
+        **_find_last(history),
     }, advice + _advise_vacuum(thing, expired)
 
 
@@ -218,8 +238,9 @@ def _examine_chain(thing: Thing) -> tuple[dict[str, Any], list[_Advice]]:
     combined, saved = _count_combined(sizes, _SLICE_BYTES)
     advice = []
     if saved >= _MANY:
-        reason = f"{combined} small slices become about {combined - saved}; the hashes of blocks change"
-        advice.append(_Advice(f"pds optimize {shlex.quote(thing.url)}", reason))
+        reason = "rewrites blocks: their hashes change, and copies of the chain no longer continue it; "
+        reason += f"{combined} small slices become about {combined - saved}"
+        advice.append(_Advice(_make_command(thing, "optimize"), reason))
     last_offset = chain.last_offset
     return {
         "head": chain.head,
@@ -238,21 +259,47 @@ def _time_of(table: Table, version: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
-def _examine_versions(newest: int, oldest: int, time_of: Any) -> tuple[dict[str, Any], bool]:  # noqa: ANN401 a function
-    """Return the versions, and whether a vacuum would remove one: it was replaced longer ago than the retention."""
-    fields: dict[str, Any] = {"versions": newest - oldest + 1, "oldest_version": oldest, "oldest_created": None}
+def _examine_versions(
+    manifest: dict[str, Any], history: list[dict[str, Any]], time_of: Callable[[int], datetime]
+) -> tuple[dict[str, Any], bool]:
+    """Return the versions that can be read, and whether a vacuum would remove one with rows that no later one has."""
+    newest, first = manifest["version"], manifest["oldest_version"]
+    tagged = {version for version in (manifest.get("tags") or {}).values() if version < first}
+    oldest = min(tagged | {first})
+    fields: dict[str, Any] = {"versions": newest - first + 1 + len(tagged), "oldest_version": oldest}
+    fields["oldest_created"] = None
+    cutoff = _now() - _RETENTION
+    # Each version was replaced by the next one. A vacuum is a version, too: by itself it is no reason for another one.
+    is_expired = any(
+        entry["version"] > first and entry["created_at"] < cutoff and entry["operation"]["name"] not in _IDLE
+        for entry in history
+    )
     try:
         fields["oldest_created"] = time_of(oldest)
-        is_expired = oldest < newest and time_of(oldest + 1) < _now() - _RETENTION
+        is_expired = is_expired or (history[-1]["version"] > first + 1 and time_of(first + 1) < cutoff)
     except VersionExpired:
         # A vacuum runs.
         is_expired = False
     return fields, is_expired
 
 
+def _make_command(thing: Thing, verb: str, *flags: str) -> str:
+    return _add_options(thing, ["pds", verb, thing.url, *flags])
+
+
+def _add_options(thing: Thing, command: list[str]) -> str:
+    """Return the command with the names of the options of the store, whose values may be secrets."""
+    options = [text for name in thing.option_names for text in ("--option", f"{name}=VALUE")]
+    return shlex.join([*command, *options])
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _advise_vacuum(thing: Thing, is_expired: bool) -> list[_Advice]:  # noqa: FBT001 of this module
     reason = f"versions were replaced more than {_RETENTION.days} days ago"
-    return [_Advice(f"pds vacuum {shlex.quote(thing.url)}", reason)] if is_expired else []
+    return [_Advice(_make_command(thing, "vacuum"), reason)] if is_expired else []
 
 
 def _find_last(history: list[dict[str, Any]]) -> dict[str, Any]:

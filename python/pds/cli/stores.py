@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from pds.by_url import find_kind
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_error, print_line
+from pds.cli.thing import PART_FILE
 from pds.doctor import probe
 from pds.errors import InvalidInput, VerificationFailed
 from pds.odf import Dataset
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from pds import Store
 
-DATASET_FILE: Final = re.compile(r"manifest\.json|_publish\.json|data\.parquet|part-[0-9]{5,}\.parquet")
-"""The names of what a writer of a dataset leaves if it is killed before the marker is there."""
+_UNMARKED: Final = ("manifest.json", "_publish.json")
+"""What else a writer of a dataset leaves if it is killed before the marker is there."""
 
 
 def list_datasets(store: Store, args: argparse.Namespace) -> int:
@@ -91,7 +91,8 @@ def _check_leftovers(store: Store, key: str) -> None:
     """Refuse a folder with files that writers of datasets do not leave, such as a folder of tables."""
     prefix = f"{normalize_folder_path(key)}/"
     for file in store.list_files(key, recursive=True):
-        if not DATASET_FILE.fullmatch(file.path.removeprefix(prefix)):
+        name = file.path.removeprefix(prefix)
+        if name not in _UNMARKED and not PART_FILE.fullmatch(name):
             raise InvalidInput(f"{key!r} is not a dataset, and has other files, such as {file.path!r}; name a dataset")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +44,8 @@ _INSTEAD: Final = {
     ("vacuum", "dataset"): "`pds dataset clean` removes what killed writers left",
     ("verify", "pipeline"): "the process that declares it calls Pipeline.check",
 }
+PART_FILE: Final = re.compile(r"data\.parquet|part-[0-9]{5,}\.parquet")
+"""The names that writers of datasets give to parts."""
 
 
 class Thing:
@@ -55,6 +58,7 @@ class Thing:
 
     def __init__(self, args: argparse.Namespace, options: dict[str, object]) -> None:
         self.url: str = args.url
+        self.option_names = list(options)
         self.store, self.path = open_parent(self.url, options, None)
         kind = find_kind(self.store, self.path)
         if kind is None:
