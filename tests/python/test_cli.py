@@ -222,6 +222,14 @@ def test_doctor_leaves_nothing(run: Run, url: str, tmp_path: Path) -> None:
     assert list((tmp_path / "store").rglob("*")) == []
 
 
+def test_doctor_removes_the_folders_that_it_created(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("doctor", f"{tmp_path}/empty/a b/c")[0] == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "empty"]
+    assert run("doctor", f"{tmp_path}/empty")[0] == 0
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+
+
 def test_doctor_of_a_store_that_cannot_be_reached(run: Run) -> None:
     options = [
         "aws_endpoint=http://127.0.0.1:9",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from pds import ParquetDatasetStore, errors
 from pds.by_url import find_kind
@@ -15,7 +18,7 @@ from pds.doctor import probe
 from pds.errors import InvalidInput, VerificationFailed
 from pds.odf import Dataset
 from pds.paths import normalize_folder_path
-from pds.urls import join_url
+from pds.urls import join_url, normalize_url
 
 if TYPE_CHECKING:
     import argparse
@@ -142,10 +145,24 @@ def vacuum_chain(store: Store, args: argparse.Namespace) -> int:
     return OK
 
 
-def run_doctor(store: Store, _args: argparse.Namespace) -> int:
+def run_doctor(store: Store, args: argparse.Namespace) -> int:
     """Probe the capabilities of the store."""
+    new_folders = _list_new_folders(args.url)
     has_failed = False
     for finding in probe(store):
         has_failed = has_failed or not finding.passed
         print_line(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.name}: {finding.detail}")
+    for folder in new_folders:
+        # Others may have written into it.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
     return FAILED if has_failed else OK
+
+
+def _list_new_folders(url: str) -> list[Path]:
+    """Return the folders of the local file system that a write below the URL would create, innermost first."""
+    normal, _ = normalize_url(url)
+    if not normal.startswith("file://"):
+        return []
+    folder = Path(unquote(normal.removeprefix("file://")))
+    return [path for path in (folder, *folder.parents) if not path.exists()]
