@@ -175,8 +175,8 @@ def test_csv_tells_nulls_and_keeps_line_ends(run: Run) -> None:
 
 
 def test_a_text_does_not_move_the_cursor(run: Run) -> None:
-    pds.write_dataset("texts", pa.table({"x": ["ok\x1b[2K\tz\x9b", "y" * 200]}))
-    assert run("scan", "texts")[1].splitlines() == ["x", "ok\\x1b[2K\\tz\\x9b", "y" * 200]
+    pds.write_dataset("texts", pa.table({"x": ["ok\x1b[2K\tz\x9b\u202egnp", "y" * 200]}))
+    assert run("scan", "texts")[1].splitlines() == ["x", "ok\\x1b[2K\\tz\\x9b\\u202egnp", "y" * 200]
 
 
 def test_columns_with_commas(run: Run) -> None:
@@ -351,7 +351,8 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["scan", "lake/events", "--columns", "x"], 2, "x"),
         (["scan", "lake/events", "--where", "x ="], 2, "x ="),
         (["scan", "lake/events", "--as-of", "9"], 2, "there is no version 9"),
-        (["scan", "lake/events", "--as-of", "soon"], 1, "soon"),
+        (["scan", "lake/events", "--as-of", "soon"], 2, "'soon' is not a version, a time or a tag"),
+        (["restore", "lake/events", "soon"], 2, "'soon' is not"),
         (["scan", "lake/events", "-n", "-1"], 2, "a whole number from 0 on"),
         (["scan", "lake/events", "-n", "ten"], 2, "-n/--limit: invalid number 'ten'"),
         (["tag", "lake/events", "1"], 2, "`pds tag URL NAME 1`"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_fields, print_problems, print_rows
-from pds.cli.thing import Thing, to_version
+from pds.cli.thing import Thing, to_known_version
 from pds.errors import (
     DatasetIncomplete,
     InvalidInput,
@@ -95,7 +95,7 @@ def vacuum(args: argparse.Namespace, options: dict[str, object]) -> int:
 def restore(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Make the rows of an earlier version those of a new one."""
     table = Thing(args, options).table()
-    result = table.restore(to_version(args.version, table.tags, table.version))
+    result = table.restore(to_known_version(args.version, table.tags, table.version))
     print_fields({"version": result.version}, args.output)
     return OK
 

@@ -23,7 +23,7 @@ _WIDEST: Final = 80
 """The most characters of a value that a terminal gets."""
 _BLOCK_ROWS: Final = 1000
 """The rows that are in memory as Python values; those of a text have common widths of columns."""
-_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SPECIAL: Final = re.compile(r'[,"\r\n]')
 
 
@@ -35,7 +35,7 @@ def print_line(text: str) -> None:
 def print_error(problem: object, code: int) -> int:
     """Print a problem as one line to stderr, and return the exit code."""
     if sys.stderr is not None:
-        sys.stderr.write(f"pds: {' '.join(str(problem).split())}\n")
+        sys.stderr.write(f"pds: {_escape(' '.join(str(problem).split()))}\n")
     return code
 
 
@@ -196,7 +196,7 @@ def to_text(value: Any) -> str:  # noqa: ANN401 any value of a column
 
 
 def _escape(text: str) -> str:
-    """A text without what moves the cursor of a terminal."""
+    """A text without what moves the cursor of a terminal, or changes the order in which it shows characters."""
     return _CONTROLS.sub(lambda control: repr(control[0])[1:-1], text)
 
 

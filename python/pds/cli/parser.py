@@ -105,7 +105,12 @@ def _add_things(commands: _Commands) -> None:
         ),
         ("head", "rows", "scan", "print the first rows"),
         ("scan", "rows", "scan", "print the rows"),
-        ("diff", "rows", "show_difference", "print the rows that a table got and lost between two versions"),
+        (
+            "diff",
+            "rows",
+            "show_difference",
+            "print the rows that each version after V1 inserted and deleted, up to V2; not the net difference",
+        ),
         ("check", "maintenance", "check", "compare a table with the objects of its folder"),
         ("health", "health", "show_health", "print what has accumulated, and what to run next; reads no data"),
         ("verify", "maintenance", "verify", "verify every byte of a table, dataset or chain"),

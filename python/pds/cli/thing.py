@@ -82,7 +82,7 @@ class Thing:
     def table(self, as_of: str | None = None) -> Table:
         """Return the table."""
         table = Table(self.store, self.path)
-        return table if as_of is None else table.as_of(to_version(as_of, table.tags, table.version))
+        return table if as_of is None else table.as_of(to_known_version(as_of, table.tags, table.version))
 
     def refuse_versions(self, as_of: str | None) -> None:
         """Refuse `--as-of` where the newest version is the only one that can be looked at."""
@@ -125,6 +125,18 @@ def to_version(text: str, tags: Container[str], newest: int) -> int | datetime |
     return when
 
 
+def to_known_version(text: str, tags: Container[str], newest: int) -> int | datetime | str:
+    """Return what a text names, as `to_version` does.
+
+    Raises:
+        InvalidInput: It is no number, no time and no tag; or as for `to_version`.
+    """
+    version = to_version(text, tags, newest)
+    if isinstance(version, str) and version not in tags:
+        raise InvalidInput(f"{text!r} is not a version, a time or a tag")
+    return version
+
+
 def to_pipeline_version(as_of: str | None, pipeline: Pipeline) -> int | str:
     """Return the version of a pipeline that a text names: the newest one for None.
 
@@ -134,7 +146,7 @@ def to_pipeline_version(as_of: str | None, pipeline: Pipeline) -> int | str:
     newest = pipeline.version
     if as_of is None:
         return newest
-    version = to_version(as_of, pipeline.tags, newest)
+    version = to_known_version(as_of, pipeline.tags, newest)
     if isinstance(version, datetime):
         raise InvalidInput("a pipeline is read at a version or a tag, not at a time")
     return version
