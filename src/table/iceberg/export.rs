@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::folder::{self, FOLDER, Listing};
 use super::manifests::{Content, ListedManifest};
-use super::metadata::{self, ExportState, Metadata, Snapshot};
+use super::metadata::{self, ExportState, MAX_SNAPSHOTS, Metadata, Snapshot};
 use super::schema::IcebergSchema;
 use super::snapshot_writer::{Previous, SnapshotWriter};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,9 +19,6 @@ use crate::table::snapshot_file::SnapshotFile;
 
 /// How often an export starts again because a vacuum removed versions during it.
 const MAX_RESTARTS: u32 = 20;
-
-/// The number of earlier snapshots that metadata name, beside those with a tag: each export writes them.
-pub(super) const MAX_SNAPSHOTS: usize = 128;
 
 /// What to export.
 #[derive(Debug, Clone, Default)]

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use object_store::{GetOptions, ObjectMeta};
 
-use super::export::MAX_SNAPSHOTS;
-use super::metadata::{ExportState, Metadata};
+use super::metadata::{ExportState, MAX_SNAPSHOTS, Metadata};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Condition;
 use crate::sync::hash::Sha3;

@@ -18,6 +18,9 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 const VERSION: &str = "pds.version";
 const COMMIT_ID: &str = "pds.commit-id";
 
+/// The number of earlier snapshots that metadata name, beside those with a tag: each export writes them.
+pub(super) const MAX_SNAPSHOTS: usize = 128;
+
 /// What an export tells the next one. A commit of another system takes it over, with another version as its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ExportState {
