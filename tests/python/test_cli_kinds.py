@@ -151,3 +151,11 @@ def test_a_terminal_is_asked(answer: str, code: int, is_left: bool, tmp_path: Pa
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("delete the dataset 'lake/d' with all of its rows? [y/N] ")
     assert (tmp_path / "lake" / "d").exists() == is_left
+
+
+@pytest.mark.parametrize(
+    "argv", ["head lake/p --stage zz", "head lake/p --stage s --as-of zz", "tag lake/p --delete zz"]
+)
+def test_names_that_a_pipeline_does_not_have_are_2(run: Run, argv: str) -> None:
+    code, out, err = run(*argv.split())
+    assert (code, out, "'zz'" in err) == (2, "", True), err

@@ -108,8 +108,10 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
     if args.name is not None and not args.delete and args.name.isascii() and args.name.isdigit():
         # `--as-of` would take it for a version.
         raise InvalidInput(f"{args.name!r} is the number of a version, not a name: `pds tag URL NAME {args.name}`")
+    tags = thing.table().tags if thing.kind == "table" else thing.pipeline().tags
+    if args.delete and args.name not in tags:
+        raise InvalidInput(f"there is no tag {args.name!r}")
     if args.name is None:
-        tags = thing.table().tags if thing.kind == "table" else thing.pipeline().tags
         print_rows(["tag", "version"], sorted(tags.items()), args.output)
         return OK
     if thing.kind == "table":

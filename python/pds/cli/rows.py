@@ -93,6 +93,8 @@ def _open_stage(thing: Thing, stage: str | None, as_of: str | None) -> Any:  # n
     version = pipeline.as_of(to_pipeline_version(as_of, pipeline))
     if stage is None:
         raise InvalidInput(f"name the stage with --stage; there are {', '.join(version.names)}")
+    if stage not in version.names:
+        raise InvalidInput(f"there is no source or stage {stage!r}; there are {', '.join(version.names)}")
     return version[stage].scan()
 
 
