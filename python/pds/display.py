@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -118,11 +119,12 @@ class Summary:
         return "".join(parts)
 
 
-class Summarized:
-    """An object that notebooks show as HTML. `_summarize` must not send requests."""
+class Summarized(ABC):
+    """An object that notebooks show as HTML."""
 
+    @abstractmethod
     def _summarize(self) -> Summary:
-        raise NotImplementedError
+        """Return the summary, without a request."""
 
     def _repr_html_(self) -> str:
         return self._summarize().to_html()

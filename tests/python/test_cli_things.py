@@ -374,7 +374,7 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["history", "lake/events", "--watch", "--interval", "nan"], 2, "--interval: invalid number 'nan'"),
         (["history", "lake/events", "--watch", "--interval", "soon"], 2, "above 0"),
         (["history", "lake/events", "--watch", "-o", "json"], 2, "-o ndjson"),
-        (["tag", "lake/events", "--delete", "zz"], 2, "there is no tag 'zz'"),
+        (["tag", "lake/events", "--delete", "zz"], 2, "the tag 'zz' does not exist"),
         (["tag", "lake/events", "--delete"], 2, "--delete takes the name"),
         (["tag", "lake/events", "x", "1", "--delete"], 2, "and no version"),
         (["ls", "nowhere"], 1, "there is nothing at 'nowhere'"),

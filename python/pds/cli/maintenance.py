@@ -110,7 +110,7 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
         raise InvalidInput(f"{args.name!r} is the number of a version, not a name: `pds tag URL NAME {args.name}`")
     tags = thing.table().tags if thing.kind == "table" else thing.pipeline().tags
     if args.delete and args.name not in tags:
-        raise InvalidInput(f"there is no tag {args.name!r}")
+        raise InvalidInput(f"the tag {args.name!r} does not exist")
     if args.name is None:
         print_rows(["tag", "version"], sorted(tags.items()), args.output)
         return OK

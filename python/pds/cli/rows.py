@@ -94,7 +94,7 @@ def _open_stage(thing: Thing, stage: str | None, as_of: str | None) -> Any:  # n
     if stage is None:
         raise InvalidInput(f"name the stage with --stage; there are {', '.join(version.names)}")
     if stage not in version.names:
-        raise InvalidInput(f"there is no source or stage {stage!r}; there are {', '.join(version.names)}")
+        raise InvalidInput(f"the source or stage {stage!r} does not exist; the pipeline has {', '.join(version.names)}")
     return version[stage].scan()
 
 
