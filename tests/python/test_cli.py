@@ -313,7 +313,7 @@ def test_a_reader_that_stops_early_is_no_traceback(url: str, datasets: pds.Parqu
     os.close(read)
 
     done = subprocess.run(
-        [sys.executable, "-m", "pds.cli", "dataset", "list", url],
+        [sys.executable, "-m", "pds", "dataset", "list", url],
         stdout=write,
         stderr=subprocess.PIPE,
         check=False,
@@ -326,7 +326,7 @@ def test_a_reader_that_stops_early_is_no_traceback(url: str, datasets: pds.Parqu
 def test_ctrl_c_is_one_line() -> None:
     with hung.hung_server() as endpoint:
         options = [f"--option={name}={value}" for name, value in hung.options(endpoint).items()]
-        command = [sys.executable, "-m", "pds.cli", "dataset", "list", "s3://bucket", *options]
+        command = [sys.executable, "-m", "pds", "dataset", "list", "s3://bucket", *options]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(3)

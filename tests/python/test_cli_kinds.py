@@ -144,7 +144,7 @@ def test_a_chain_is_vacuumed_dry_without_consent(run: Run) -> None:
 def test_a_terminal_is_asked(answer: str, code: int, is_left: bool, tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     os.write(leader, answer.encode())
-    command = [sys.executable, "-m", "pds.cli", "drop", "lake/d"]
+    command = [sys.executable, "-m", "pds", "drop", "lake/d"]
     done = subprocess.run(command, stdin=follower, capture_output=True, text=True, check=False)
     os.close(leader)
     os.close(follower)

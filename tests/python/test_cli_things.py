@@ -101,6 +101,17 @@ def test_a_table(run: Run, table: pds.Table) -> None:
     assert lines(run, "scan", "lake/events", "--where", "id > 1", "--columns", "name,id") == [{"name": None, "id": 3}]
 
 
+def test_operations_are_words_in_a_text(run: Run, table: pds.Table) -> None:
+    table.delete("id = 1")
+    _, out, _ = run("history", "lake/events")
+    assert "delete: files_removed 0, filter id = 1, read_version 1  " in out
+    assert "{" not in out
+    _, out, _ = run("show", "lake/events")
+    assert "  create: " not in out
+    assert "  delete: files_removed 0, filter id = 1, read_version 1\n" in out
+    assert "  id int64, name string, at timestamp[us, tz=UTC], list list<" in out
+
+
 def test_formats(run: Run, table: pds.Table) -> None:
     rows = table.scan().to_pyarrow().to_pylist()
     printed = lines(run, "scan", "lake/events")
@@ -196,7 +207,7 @@ def test_damage_of_a_dataset(run: Run, tmp_path: Path) -> None:
 
 
 def test_closed_and_full_streams(run: Run, table: pds.Table) -> None:
-    command = f"{sys.executable} -m pds.cli"
+    command = f"{sys.executable} -m pds"
     for shell, code, reason in (
         (f"{command} drop lake/events <&-", 2, "needs --yes"),
         (f"{command} show lake/events >&-", 0, ""),
@@ -404,7 +415,7 @@ def test_a_commit_that_did_not_land(
 
 
 def test_new_versions_are_printed_as_they_come(run: Run, table: pds.Table, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pds.cli", "history", "lake/events", "--watch", "--interval", "0.05"]
+    command = [sys.executable, "-m", "pds", "history", "lake/events", "--watch", "--interval", "0.05"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as watch:
         assert watch.stdout is not None
         assert watch.stdout.readline().split()[:2] == ["version", "created_at"]

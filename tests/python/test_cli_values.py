@@ -193,7 +193,7 @@ def test_the_change_columns_are_no_columns_of_the_table(run: Run) -> None:
 
 
 def _shell(command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    pds_command = f"{sys.executable} -m pds.cli"
+    pds_command = f"{sys.executable} -m pds"
     shell = ["bash", "-o", "pipefail", "-c", command.replace("pds ", f"{pds_command} ")]
     return subprocess.run(shell, capture_output=True, check=False, env=os.environ | environment)
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pds.cli.codes import FAILED, OK
-from pds.cli.output import print_error, print_rows
+from pds.cli.output import print_error, print_rows, to_words
 from pds.cli.thing import Thing
 from pds.errors import InvalidInput, NotFound, RemoteStoreError
 
@@ -32,8 +32,18 @@ def show_history(args: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def _print(versions: list[dict[str, Any]], output: str, *, has_header: bool = True) -> None:
+    if output == "text":
+        versions = [{**version, "operation": describe_operation(version["operation"])} for version in versions]
     rows = [[version[name] for name in _COLUMNS] for version in versions]
     print_rows(_COLUMNS, rows, output, has_header=has_header)
+
+
+def describe_operation(operation: dict[str, Any] | str) -> str:
+    """An operation for a person, such as `append: files 1, rows 2`."""
+    if isinstance(operation, str):
+        return operation
+    others = to_words({name: value for name, value in operation.items() if name != "name"})
+    return f"{operation['name']}: {others}".removesuffix(": ")
 
 
 def _watch(thing: Thing, args: argparse.Namespace, pointer: object, known: int) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from pds.by_url import list as list_entries
 from pds.cli.codes import OK
+from pds.cli.history import describe_operation
 from pds.cli.output import print_fields, print_rows
 from pds.cli.thing import Thing, to_pipeline_version
 from pds.errors import (
@@ -53,7 +54,10 @@ def show(args: argparse.Namespace, options: dict[str, object]) -> int:
         "pipeline": lambda: _describe_pipeline(thing.pipeline(), args.as_of),
         "chain": lambda: _describe_chain(thing.chain()),
     }
-    print_fields({"kind": thing.kind, "url": args.url, **describe[thing.kind]()}, args.output)
+    fields = {"kind": thing.kind, "url": args.url, **describe[thing.kind]()}
+    if args.output == "text" and fields.get("operation"):
+        fields["operation"] = describe_operation(fields["operation"])
+    print_fields(fields, args.output)
     return OK
 
 

@@ -84,7 +84,7 @@ def print_problems(names: Sequence[str], problems: Sequence[Sequence[Any]], outp
 def print_fields(fields: dict[str, Any], output: str) -> None:
     """Print one thing: a field a line, or an object."""
     if output == "text":
-        texts = {name: _escape(to_text(value)) for name, value in fields.items()}
+        texts = {name: _escape(to_words(value)) for name, value in fields.items()}
         console = open_console()
         if console is not None:
             print_grid(console, list(texts.items()))
@@ -193,6 +193,16 @@ def to_text(value: Any) -> str:  # noqa: ANN401 any value of a column
     if isinstance(value, dict | list | tuple):
         return json.dumps(_to_json(value), ensure_ascii=False)
     return str(value)
+
+
+def to_words(value: Any) -> str:  # noqa: ANN401 as above
+    """A value of the metadata for a person, such as `files 1, rows 2`."""
+    if isinstance(value, dict):
+        words = ((name, to_words(item), isinstance(item, dict)) for name, item in value.items() if item is not None)
+        return ", ".join(f"{name} ({text})" if is_nested else f"{name} {text}" for name, text, is_nested in words)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(to_words, value))
+    return to_text(value)
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`python -m pds.cli`."""
+"""`python -m pds`."""
 
 import sys
 
