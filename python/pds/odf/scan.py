@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pds import frames
 from pds.display import Summarized, Summary, list_columns, shorten_names
 from pds.table.scan import TableScan
 
@@ -63,13 +64,11 @@ class LedgerRows(Summarized):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a pandas DataFrame."""
-        return self._rows.to_pandas()
+        return frames.to_pandas(self.to_pyarrow)
 
     def to_polars(self) -> pl.DataFrame:
         """Return the rows as a polars DataFrame."""
-        import polars as pl  # noqa: PLC0415 an optional dependency
-
-        return pl.DataFrame(self._rows)
+        return frames.to_polars(self.to_pyarrow)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._rows.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]

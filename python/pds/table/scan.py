@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from pds import frames
 from pds.display import Summarized, Summary, list_columns, list_names, shorten_names
 from pds.table.results import ScanPlan
 
@@ -57,14 +58,12 @@ class Rows(ABC):
         return pa.Table.from_batches(list(self._read_batches()), self.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a pandas DataFrame. Errors are those of `to_reader`."""
-        return self.to_pyarrow().to_pandas()
+        """Return the rows as a pandas DataFrame. Without pandas: ModuleNotFoundError. Other errors: `to_reader`."""
+        return frames.to_pandas(self.to_pyarrow)
 
     def to_polars(self) -> pl.DataFrame:
-        """Return the rows as a polars DataFrame. Errors are those of `to_reader`."""
-        import polars as pl  # noqa: PLC0415 an optional dependency
-
-        return pl.DataFrame(self.to_pyarrow())
+        """Return the rows as a polars DataFrame. Without polars: ModuleNotFoundError. Other errors: `to_reader`."""
+        return frames.to_polars(self.to_pyarrow)
 
     def count(self) -> int:
         """Return the number of rows. Errors are those of `to_reader`."""

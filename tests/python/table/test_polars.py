@@ -452,3 +452,16 @@ def test_polars_is_optional(memory_store: pds.Store, monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "pds.table.polars")
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'pds\[polars\]'"):
         table.scan_polars()
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_a_frame_without_its_package_names_it_before_anything_is_read(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA)
+    scan = table.scan()
+    memory_store.reset_metrics()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=f"to_{package} needs {package}: pip install {package}"):
+        getattr(scan, f"to_{package}")()
+    assert not any(memory_store.metrics().values())
