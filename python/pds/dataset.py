@@ -186,7 +186,7 @@ class ParquetDatasetStore(Summarized):
         digest = hash_schema(source.schema)
         with reported("write_dataset", progress, table):
             fields = _pds.write_dataset(self._handle, write, is_in_memory(table), is_small, source, digest)
-        return DatasetManifest(*fields)
+        return DatasetManifest(**fields)
 
     def begin_write(
         self,
@@ -202,8 +202,8 @@ class ParquetDatasetStore(Summarized):
         """
         pairs = dict(metadata) if isinstance(metadata, Mapping) else metadata
         folder = self._check_arguments(resolve_key(key, None), overwrite, run_id, pairs)
-        write_id, created_at = _pds.begin_write(self._handle, folder, overwrite, self._options)
-        return DatasetWrite(self, folder, overwrite, run_id, pairs, write_id, created_at)
+        begun = _pds.begin_write(self._handle, folder, overwrite, self._options)
+        return DatasetWrite(self, folder, overwrite, run_id, pairs, **begun)
 
     def _check_arguments(
         self,
@@ -325,7 +325,7 @@ class ParquetDatasetStore(Summarized):
             NotFound: The manifest does not exist.
             ManifestCorrupted: The manifest is not valid.
         """
-        return DatasetManifest(*_pds.read_manifest(self._handle, resolve_key(dataset_key, key)))
+        return DatasetManifest(**_pds.read_manifest(self._handle, resolve_key(dataset_key, key)))
 
     def dataset_exists(self, dataset_key: str | None = None, *, key: str | None = None) -> bool:
         """Return whether a complete dataset exists: one with the marker `_SUCCESS`."""
@@ -361,7 +361,7 @@ class ParquetDatasetStore(Summarized):
         """
         folder = resolve_key(dataset_key, key)
         with reported("verify_dataset", progress):
-            return VerifyReport(*_pds.verify_dataset(self._handle, folder))
+            return VerifyReport(**_pds.verify_dataset(self._handle, folder))
 
     def list_datasets(self, prefix: str = "") -> list[str]:
         """Return the sorted keys of the complete datasets below the folder `prefix`. Defaults to the whole store."""
@@ -464,7 +464,7 @@ class DatasetWrite:
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
         fields = _pds.publish(self.datasets._handle, self, list(parts), hash_schema(schema))  # noqa: SLF001 one module
-        return DatasetManifest(*fields)
+        return DatasetManifest(**fields)
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
         """Remove parts that will not be published.

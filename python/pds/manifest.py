@@ -34,7 +34,7 @@ class DatasetManifest(Result):
 
     def to_json(self) -> str:
         """Return the manifest as JSON, with sorted keys, indented by two spaces, without fields that are None."""
-        return _pds.manifest_to_json(tuple(getattr(self, field.name) for field in dataclasses.fields(self)))
+        return _pds.manifest_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> DatasetManifest:
@@ -54,4 +54,4 @@ class DatasetManifest(Result):
         else:
             reason = f"expected a string or bytes, found {type(text).__name__}"
             raise errors.ManifestCorrupted("cannot parse the manifest's JSON", reason=reason)
-        return cls(*_pds.parse_manifest(data))
+        return cls(**_pds.parse_manifest(data))

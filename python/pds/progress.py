@@ -151,11 +151,11 @@ class _Report:
         self._call(last)
 
     def _read(self, *, is_last: bool) -> Progress:
-        phase, files, files_total, rows, rows_total, size = self._handle.counts()
-        if rows_total is None and self._rows_total is not None:
-            rows_total = max(self._rows_total, rows)
+        counts = self._handle.counts()
+        if counts["rows_total"] is None and self._rows_total is not None:
+            counts["rows_total"] = max(self._rows_total, counts["rows"])
         elapsed = time.monotonic() - self._start
-        return Progress(self._operation, phase, files, files_total, rows, rows_total, size, elapsed, is_last)
+        return Progress(self._operation, **counts, elapsed=elapsed, is_last=is_last)
 
     def _call(self, progress: Progress) -> None:
         if self._callback is None:

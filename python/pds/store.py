@@ -268,8 +268,8 @@ class Store:
         path = normalize_folder_path(path)
         if not path or self._handle.is_local_folder(path):
             return True
-        files, folders = self._handle.list(path, recursive=False)
-        return bool(files or folders)
+        listing = self._handle.list(path, recursive=False)
+        return bool(listing["files"] or listing["folders"])
 
     def get_file_info(self, path: str) -> FileInfo:
         """Return the size, time and ETag of a file.
@@ -293,14 +293,13 @@ class Store:
             recursive: Whether to descend into the folders below.
             pattern: A pattern of `fnmatch` for the names of the files. Defaults to all files.
         """
-        files, _ = self._handle.list(normalize_folder_path(path), recursive=recursive)
+        files = self._handle.list(normalize_folder_path(path), recursive=recursive)["files"]
         infos = (info for info in map(_to_file_info, files) if not info.name.startswith(_HIDDEN_PREFIX))
         return (info for info in infos if pattern is None or fnmatch.fnmatchcase(info.name, pattern))
 
     def list_folders(self, path: str = "") -> Iterator[FolderEntry]:
         """Return the folders directly in a folder, which defaults to the root of the store."""
-        _, folders = self._handle.list(normalize_folder_path(path), recursive=False)
-        return map(FolderEntry, folders)
+        return map(FolderEntry, self._handle.list(normalize_folder_path(path), recursive=False)["folders"])
 
     @contextlib.contextmanager
     def _explain_missing_file(self, path: str) -> Iterator[None]:
@@ -373,7 +372,7 @@ class Store:
         path = normalize_folder_path(path)
         if not path:
             raise InvalidPath("the root of the store cannot be deleted", path=path)
-        files, _ = self._handle.list(path, recursive=True)
+        files = self._handle.list(path, recursive=True)["files"]
         if not files and not self._handle.is_local_folder(path):
             if self.is_file(path):
                 raise InvalidPath(f"not a directory but a file: {path}", path=path)
@@ -382,7 +381,7 @@ class Store:
             raise NotFound(f"folder {path!r} does not exist", path=path)
         if not recursive and (files or any(True for _ in self.list_folders(path))):
             raise DirectoryNotEmpty(f"folder {path!r} is not empty; recursive=True deletes its content", path=path)
-        self._handle.delete([file[0] for file in files])
+        self._handle.delete([file.path for file in files])
         self._handle.remove_empty_folder(path)
 
     def move(self, src: str, dst: str, *, overwrite: bool = False) -> None:
@@ -465,9 +464,9 @@ def _list_parents(path: str) -> Iterator[str]:
     return ("/".join(segments[:end]) for end in range(1, len(segments)))
 
 
-def _to_file_info(entry: tuple[str, int, float, str | None]) -> FileInfo:
-    path, size, seconds, etag = entry
-    return FileInfo(path, path.rsplit("/", 1)[-1], size, datetime.fromtimestamp(seconds, UTC), etag)
+def _to_file_info(file: _pds.StoredFile) -> FileInfo:
+    name = file.path.rsplit("/", 1)[-1]
+    return FileInfo(file.path, name, file.size, datetime.fromtimestamp(file.modified_at, UTC), file.etag)
 
 
 def require_capability(store: object, capability: Capability, operation: str, path: str) -> None:

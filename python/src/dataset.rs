@@ -1,7 +1,7 @@
 //! Python functions of datasets: each converts its arguments, runs a function of [`pds::dataset`] on the store of a
 //! handle, and maps the error to an exception.
 //!
-//! The structs take the attributes of the options in `pds.options`; a manifest is a tuple of its fields.
+//! The structs take the attributes of the options in `pds.options`, or become dicts for the dataclasses of `pds`.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -94,29 +94,48 @@ struct TaskFields {
     shared: bool,
 }
 
-/// The fields of `DatasetManifest`, in its order.
-type ManifestFields = (
-    String,
-    Vec<String>,
-    u64,
-    String,
-    String,
-    String,
-    Option<String>,
-    Option<BTreeMap<String, String>>,
-);
+/// The fields of `pds.DatasetManifest`.
+#[derive(Debug, FromPyObject, IntoPyObject)]
+struct ManifestFields {
+    dataset_key: String,
+    parts: Vec<String>,
+    row_count: u64,
+    schema_hash: String,
+    compression: String,
+    created_at_utc: String,
+    run_id: Option<String>,
+    metadata: Option<BTreeMap<String, String>>,
+}
 
-fn manifest_fields(manifest: DatasetManifest) -> ManifestFields {
-    (
-        manifest.dataset_key,
-        manifest.parts,
-        manifest.row_count,
-        manifest.schema_hash,
-        manifest.compression,
-        manifest.created_at_utc,
-        manifest.run_id,
-        manifest.metadata,
-    )
+impl From<DatasetManifest> for ManifestFields {
+    fn from(manifest: DatasetManifest) -> Self {
+        Self {
+            dataset_key: manifest.dataset_key,
+            parts: manifest.parts,
+            row_count: manifest.row_count,
+            schema_hash: manifest.schema_hash,
+            compression: manifest.compression,
+            created_at_utc: manifest.created_at_utc,
+            run_id: manifest.run_id,
+            metadata: manifest.metadata,
+        }
+    }
+}
+
+/// What a write gets when it begins.
+#[derive(Debug, IntoPyObject)]
+struct BeginFields {
+    write_id: u128,
+    created_at: String,
+}
+
+/// The fields of `pds.dataset.VerifyReport`.
+#[derive(Debug, IntoPyObject)]
+struct DatasetVerifyFields {
+    rows: u64,
+    bytes: u64,
+    parts: usize,
+    checksummed_parts: usize,
 }
 
 /// Checks options; raises `InvalidInput` for those that are not valid.
@@ -147,28 +166,29 @@ fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Parses a manifest; raises `ManifestCorrupted` if it is not valid.
 #[pyfunction]
 fn parse_manifest(py: Python<'_>, text: &[u8]) -> PyResult<ManifestFields> {
-    into_py_result(py, DatasetManifest::from_json(text).map(manifest_fields))
+    into_py_result(
+        py,
+        DatasetManifest::from_json(text).map(ManifestFields::from),
+    )
 }
 
 /// Encodes the fields of a manifest as JSON.
 #[pyfunction]
 fn manifest_to_json(manifest: ManifestFields) -> String {
-    let (dataset_key, parts, row_count, schema_hash, compression, created_at_utc, run_id, metadata) =
-        manifest;
     DatasetManifest {
-        dataset_key,
-        parts,
-        row_count,
-        schema_hash,
-        compression,
-        created_at_utc,
-        run_id,
-        metadata,
+        dataset_key: manifest.dataset_key,
+        parts: manifest.parts,
+        row_count: manifest.row_count,
+        schema_hash: manifest.schema_hash,
+        compression: manifest.compression,
+        created_at_utc: manifest.created_at_utc,
+        run_id: manifest.run_id,
+        metadata: manifest.metadata,
     }
     .to_json()
 }
 
-/// Checks that a dataset can be written; returns the identity and the creation time of the write.
+/// Checks that a dataset can be written, and begins the write.
 #[pyfunction]
 fn begin_write(
     py: Python<'_>,
@@ -176,14 +196,17 @@ fn begin_write(
     key: String,
     overwrite: bool,
     options: PyWriteOptions,
-) -> PyResult<(u128, String)> {
+) -> PyResult<BeginFields> {
     let options = into_py_result(py, options.to_write_options())?;
     into_py_result(py, dataset::check_key(&key))?;
     let store = into_py_result(py, store.store())?;
     let write = run(py, move || async move {
         DatasetWrite::begin(&store, &key, overwrite, Layout::Numbered, options).await
     })?;
-    Ok((write.write_id, write.created_at))
+    Ok(BeginFields {
+        write_id: write.write_id,
+        created_at: write.created_at,
+    })
 }
 
 /// Writes a stream as a dataset. The write gets its identity and its creation time here.
@@ -220,7 +243,7 @@ fn write_dataset(
     run(py, move || async move {
         dataset::write(&store, &write, task, input, small, &schema_hash).await
     })
-    .map(manifest_fields)
+    .map(ManifestFields::from)
 }
 
 /// Encodes a stream and uploads it as staged parts.
@@ -263,7 +286,7 @@ fn publish(
     run(py, move || async move {
         dataset::publish(&store, &write, parts, &schema_hash).await
     })
-    .map(manifest_fields)
+    .map(ManifestFields::from)
 }
 
 /// Removes staged parts that no interrupted publish needs.
@@ -320,7 +343,7 @@ fn read_manifest(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<M
     run(py, move || async move {
         dataset::read_manifest(&store, &key).await
     })
-    .map(manifest_fields)
+    .map(ManifestFields::from)
 }
 
 /// Whether the dataset's marker exists.
@@ -353,24 +376,24 @@ fn list_datasets(py: Python<'_>, store: &StoreHandle, prefix: String) -> PyResul
     )
 }
 
-/// Checks every byte of a dataset; returns its rows, bytes, parts, and parts with checksums.
+/// Checks every byte of a dataset.
 #[pyfunction]
 fn verify_dataset(
     py: Python<'_>,
     store: &StoreHandle,
     key: String,
-) -> PyResult<(u64, u64, usize, usize)> {
+) -> PyResult<DatasetVerifyFields> {
     let store = into_py_result(py, store.store())?;
     let report = run(
         py,
         move || async move { dataset::verify(&store, &key).await },
     )?;
-    Ok((
-        report.rows,
-        report.bytes,
-        report.parts,
-        report.checksummed_parts,
-    ))
+    Ok(DatasetVerifyFields {
+        rows: report.rows,
+        bytes: report.bytes,
+        parts: report.parts,
+        checksummed_parts: report.checksummed_parts,
+    })
 }
 
 /// Removes what killed writers left; returns the number of removed files and uploads.

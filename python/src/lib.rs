@@ -14,6 +14,7 @@ mod iceberg_export;
 mod input;
 mod logging;
 mod odf;
+mod odf_results;
 mod odf_values;
 mod parts;
 mod pipeline;

@@ -1,6 +1,6 @@
 //! Handles of the Open Data Fabric for Python: [`BlockHandle`] wraps a block, [`ChainHandle`] the chain of a dataset.
 //!
-//! `pds.odf` makes its own types of the results, so methods return tuples. Hashes and times are text, events are
+//! `pds.odf` makes its own types of the results, see `odf_results.rs`. Hashes and times are text, events are
 //! plain Python objects. A position in a chain (`at`, `micros`) is the hash of a block, or microseconds since 1970,
 //! or the head. Errors are raised as the exceptions of `pds.errors`.
 
@@ -25,6 +25,10 @@ use pyo3_arrow::{PyRecordBatch, PySchema};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::{extract_reader, parse_seconds};
+use crate::odf_results::{
+    AppendFields, ChainCompactFields, ChainVacuumFields, ChainVerifyFields, FactFields,
+    IngestFields,
+};
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 use crate::value::{from_object, to_object};
@@ -119,11 +123,6 @@ impl BlockHandle {
     }
 }
 
-/// First offset, last offset, size in bytes, logical hash, physical hash.
-type SliceFields = (u64, u64, u64, String, String);
-/// The path of an object, and what is wrong with it.
-type Problems = Vec<(String, String)>;
-
 /// The chain of a dataset.
 #[pyclass(frozen, module = "pds._pds")]
 #[derive(Debug)]
@@ -175,8 +174,10 @@ fn parse_source_state(
     Ok(Some(into_py_result(py, parsed)?))
 }
 
-fn block_handles(blocks: Vec<Arc<Block>>) -> Vec<BlockHandle> {
-    blocks.into_iter().map(BlockHandle).collect()
+impl BlockHandle {
+    pub(crate) fn from_blocks(blocks: Vec<Arc<Block>>) -> Vec<Self> {
+        blocks.into_iter().map(Self).collect()
+    }
 }
 
 #[pymethods]
@@ -239,16 +240,16 @@ impl ChainHandle {
             let head = chain.head().await?.ok_or_else(|| chain.not_found())?;
             chain.blocks_back_from(&head.hash, None, limit).await
         })?;
-        Ok(block_handles(blocks))
+        Ok(BlockHandle::from_blocks(blocks))
     }
 
-    /// Appends events, all or none. Returns the blocks and the number of attempts.
+    /// Appends events, all or none.
     fn append(
         &self,
         py: Python<'_>,
         events: Vec<Bound<'_, PyAny>>,
         timeout: f64,
-    ) -> PyResult<(Vec<BlockHandle>, u32)> {
+    ) -> PyResult<AppendFields> {
         let values: PyResult<Vec<_>> = events.iter().map(from_object).collect();
         let events = values?;
         let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
@@ -257,7 +258,7 @@ impl ChainHandle {
             py,
             move || async move { chain.append(&events, timeout).await },
         )?;
-        Ok((block_handles(appended.blocks), appended.attempts))
+        Ok(appended.into())
     }
 
     /// Appends a block unchanged.
@@ -269,7 +270,7 @@ impl ChainHandle {
         })
     }
 
-    /// Appends rows. Returns the blocks, the number of attempts, and the slice.
+    /// Appends rows.
     #[expect(clippy::too_many_arguments, reason = "a call of the facade's own")]
     fn ingest(
         &self,
@@ -280,7 +281,7 @@ impl ChainHandle {
         source_state: Option<&Bound<'_, PyAny>>,
         options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<(Vec<BlockHandle>, u32, Option<SliceFields>)> {
+    ) -> PyResult<IngestFields> {
         let ingest_options = IngestOptions {
             event_time,
             watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
@@ -293,12 +294,7 @@ impl ChainHandle {
         let ingested = run(py, move || async move {
             odf::ingest(&chain, input, &ingest_options).await
         })?;
-        let slice = ingested.slice.map(|s| {
-            let (logical, physical) = (s.logical_hash.to_string(), s.physical_hash.to_string());
-            (s.start, s.end, s.size, logical, physical)
-        });
-        let appended = ingested.appended;
-        Ok((block_handles(appended.blocks), appended.attempts, slice))
+        Ok(ingested.into())
     }
 
     /// Returns the schema as a `pyarrow.Schema`; None if there is none yet.
@@ -352,78 +348,51 @@ impl ChainHandle {
         Ok((PySchema::new(schema).into_pyarrow(py)?, py_batches?))
     }
 
-    /// Returns the hash of the block, the names of the system columns, the last offset and the watermark.
-    #[expect(clippy::type_complexity, reason = "a call of the facade's own")]
-    fn facts(
-        &self,
-        py: Python<'_>,
-        at: Option<&str>,
-        micros: Option<i64>,
-    ) -> PyResult<(String, [String; 4], Option<u64>, Option<String>)> {
-        let view = self.view(py, at, micros)?;
-        let state = &view.state;
-        let names = state.vocabulary.names().map(str::to_owned);
-        let watermark = state.watermark().map(|w| odf::format_time(&w));
-        let tip = state.tip.as_ref();
-        let hash = tip.map_or_else(String::new, |tip| tip.hash.to_string());
-        Ok((hash, names, state.last_offset(), watermark))
+    /// What the chain says of the dataset there.
+    fn facts(&self, py: Python<'_>, at: Option<&str>, micros: Option<i64>) -> PyResult<FactFields> {
+        Ok((&self.view(py, at, micros)?).into())
     }
 
-    /// Verifies the chain. Returns the numbers of blocks, slices and rows, and the problems.
-    fn verify(
-        &self,
-        py: Python<'_>,
-        at: Option<&str>,
-        data: bool,
-    ) -> PyResult<(u64, u64, u64, Problems)> {
+    /// Verifies the chain.
+    fn verify(&self, py: Python<'_>, at: Option<&str>, data: bool) -> PyResult<ChainVerifyFields> {
         let at = into_py_result(py, at.map(str::parse::<Multihash>).transpose())?;
         let chain = into_py_result(py, self.open_chain())?;
         let report = run(py, move || async move {
             odf::verify(&chain, at.as_ref(), data).await
         })?;
-        let problems = report.problems.into_iter().map(|p| (p.path, p.message));
-        Ok((
-            report.blocks,
-            report.slices,
-            report.rows,
-            problems.collect(),
-        ))
+        Ok(report.into())
     }
 
-    /// Merges slices. Returns the heads before and after, and the numbers of slices before and after; None if there
-    /// is nothing to merge.
+    /// Merges slices; None if there is nothing to merge.
     fn compact(
         &self,
         py: Python<'_>,
         target_bytes: u64,
         options: PyWriteOptions,
         timeout: f64,
-    ) -> PyResult<Option<(String, String, u64, u64)>> {
+    ) -> PyResult<Option<ChainCompactFields>> {
         let options = into_py_result(py, options.to_write_options())?;
         let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
         let chain = into_py_result(py, self.open_chain())?;
         let compacted = run(py, move || async move {
             odf::compact(&chain, target_bytes, &options, timeout).await
         })?;
-        Ok(compacted.map(|c| {
-            let (before, after) = (c.head_before.to_string(), c.head_after.to_string());
-            (before, after, c.slices_before, c.slices_after)
-        }))
+        Ok(compacted.map(ChainCompactFields::from))
     }
 
-    /// Removes objects that no reference leads to. Returns their paths and their size in bytes.
+    /// Removes objects that no reference leads to.
     fn vacuum(
         &self,
         py: Python<'_>,
         older_than: f64,
         dry_run: bool,
-    ) -> PyResult<(Vec<String>, u64)> {
+    ) -> PyResult<ChainVacuumFields> {
         let older_than = into_py_result(py, parse_seconds("older_than", older_than))?;
         let chain = into_py_result(py, self.open_chain())?;
         let report = run(py, move || async move {
             odf::vacuum(&chain, older_than, dry_run).await
         })?;
-        Ok((report.files, report.bytes))
+        Ok(report.into())
     }
 }
 

@@ -15,35 +15,40 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
 use crate::input::extract_schema;
+use crate::odf_results::{DatasetIdFields, IdentityFields, MultihashFields};
 use crate::runtime::into_py_result;
 use crate::value::{from_object, to_object};
 
-/// Generates an identity. Returns it with its private key.
+/// Generates an identity with its private key.
 #[pyfunction]
-fn new_identity(py: Python<'_>) -> PyResult<(String, Bound<'_, PyBytes>)> {
+fn new_identity(py: Python<'_>) -> PyResult<IdentityFields<'_>> {
     let identity = into_py_result(py, DatasetId::generate())?;
-    Ok((
-        identity.id.to_string(),
-        PyBytes::new(py, &identity.private_key),
-    ))
+    Ok(IdentityFields {
+        id: identity.id.to_string(),
+        private_key: PyBytes::new(py, &identity.private_key),
+    })
 }
 
-/// Parses an identity. Returns its canonical spelling, and the key as `did:key`.
+/// Parses an identity.
 #[pyfunction]
-fn parse_dataset_id(py: Python<'_>, text: &str) -> PyResult<(String, String)> {
+fn parse_dataset_id(py: Python<'_>, text: &str) -> PyResult<DatasetIdFields> {
     let id: DatasetId = into_py_result(py, text.parse())?;
-    Ok((id.to_string(), id.to_did_key()))
+    Ok(DatasetIdFields {
+        id: id.to_string(),
+        did_key: id.to_did_key(),
+    })
 }
 
-/// Parses a multihash. Returns its code, its digest, and its text in base 16 and in base 58.
+/// Parses a multihash.
 #[pyfunction]
-fn parse_multihash<'py>(
-    py: Python<'py>,
-    text: &str,
-) -> PyResult<(u64, Bound<'py, PyBytes>, String, String)> {
+fn parse_multihash<'py>(py: Python<'py>, text: &str) -> PyResult<MultihashFields<'py>> {
     let hash: Multihash = into_py_result(py, text.parse())?;
-    let digest = PyBytes::new(py, hash.digest());
-    Ok((hash.code(), digest, hash.to_string(), hash.to_base58()))
+    Ok(MultihashFields {
+        code: hash.code(),
+        digest: PyBytes::new(py, hash.digest()),
+        base16: hash.to_string(),
+        base58: hash.to_base58(),
+    })
 }
 
 /// Computes the SHA3-256 of some bytes.

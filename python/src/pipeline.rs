@@ -250,8 +250,25 @@ impl PyNode<'_> {
     }
 }
 
-/// How far a table was read: location, version, commit, ids of columns.
-type Consumed = (String, u64, String, Vec<u32>);
+/// The attributes of `pds.producers.graph.ConsumedTable`.
+#[derive(Debug, FromPyObject)]
+struct PyConsumedTable {
+    location: String,
+    version: u64,
+    commit_id: String,
+    columns: Vec<u32>,
+}
+
+impl From<PyConsumedTable> for ConsumedInput {
+    fn from(table: PyConsumedTable) -> Self {
+        Self {
+            location: table.location,
+            version: table.version,
+            commit_id: table.commit_id,
+            columns: table.columns,
+        }
+    }
+}
 
 /// Rows of a source.
 #[derive(FromPyObject)]
@@ -280,9 +297,8 @@ pub(crate) struct PyChanges<'py> {
     upserts: Option<PyRows<'py>>,
     deletes: Option<PyRows<'py>>,
     scope: String,
-    /// The location, the version and its commit id of a table that was read.
-    consumed: Option<Consumed>,
-    consumed_before: Option<Consumed>,
+    consumed: Option<PyConsumedTable>,
+    consumed_before: Option<PyConsumedTable>,
 }
 
 /// The attributes of `pds.producers.graph.UpdateArguments`.
@@ -403,8 +419,8 @@ impl UpdateInput {
         for change in changes {
             if let Some(after) = change.consumed {
                 let step = ConsumedStep {
-                    before: change.consumed_before.map(to_consumed),
-                    after: to_consumed(after),
+                    before: change.consumed_before.map(ConsumedInput::from),
+                    after: after.into(),
                 };
                 consumed.insert(change.source.clone(), step);
             }
@@ -459,15 +475,6 @@ fn update_pipeline(
         producers::update(&input.pipeline, &input.graph, input.changes, &input.options).await
     })?;
     Ok(report.into())
-}
-
-fn to_consumed((location, version, commit_id, columns): Consumed) -> ConsumedInput {
-    ConsumedInput {
-        location,
-        version,
-        commit_id,
-        columns,
-    }
 }
 
 fn parse_scope(text: &str) -> Result<ChangeScope> {

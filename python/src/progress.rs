@@ -26,7 +26,16 @@ pub(crate) struct ProgressHandle {
     outer: Mutex<Option<Arc<Progress>>>,
 }
 
-type CountFields = (String, u64, Option<u64>, u64, Option<u64>, u64);
+/// The counters; the fields of `pds.progress.Progress` that are counted, as a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct CountFields {
+    phase: String,
+    files: u64,
+    files_total: Option<u64>,
+    rows: u64,
+    rows_total: Option<u64>,
+    bytes: u64,
+}
 
 #[pymethods]
 impl ProgressHandle {
@@ -51,7 +60,7 @@ impl ProgressHandle {
         OF_THREAD.set(outer);
     }
 
-    /// The phase, the files and their total, the rows and their total, and the bytes.
+    /// What was counted until now.
     fn counts(&self) -> CountFields {
         let ProgressCounts {
             phase,
@@ -61,6 +70,13 @@ impl ProgressHandle {
             expected_rows,
             bytes,
         } = self.progress.counts();
-        (phase, files, expected_files, rows, expected_rows, bytes)
+        CountFields {
+            phase,
+            files,
+            files_total: expected_files,
+            rows,
+            rows_total: expected_rows,
+            bytes,
+        }
     }
 }

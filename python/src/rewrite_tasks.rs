@@ -18,6 +18,7 @@ use crate::handle::TableHandle;
 use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
+use crate::table_results::{RangePlanFields, SortPlanFields};
 use crate::task_changes::open_table;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -100,7 +101,7 @@ fn plan_sort<'py>(
     count: u64,
     min_bytes: u64,
     max_bytes: u64,
-) -> PyResult<(Vec<u32>, Vec<Bound<'py, PyBytes>>)> {
+) -> PyResult<SortPlanFields<'py>> {
     let table = into_py_result(py, snapshot.table())?;
     let manifest = Arc::clone(&snapshot.manifest);
     let sizes = TaskSizes {
@@ -112,7 +113,10 @@ fn plan_sort<'py>(
         table::plan_sort(&table, manifest, by.as_deref(), sizes).await
     })?;
     let tasks = plan.tasks.iter().map(|task| PyBytes::new(py, task));
-    Ok((plan.by, tasks.collect()))
+    Ok(SortPlanFields {
+        tasks: tasks.collect(),
+        by: plan.by,
+    })
 }
 
 /// Sorts the files of a task; the message of it.
@@ -146,14 +150,17 @@ fn plan_ranges<'py>(
     by: Vec<u32>,
     messages: Vec<Vec<u8>>,
     target_bytes: u64,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>)> {
+) -> PyResult<RangePlanFields<'py>> {
     let manifest = Arc::clone(&snapshot.manifest);
     let plan = run(py, move || async move {
         let runs = messages.iter().map(|m| table::unpack_message(m));
         table::plan_ranges(&manifest, &by, runs.collect::<Result<_>>()?, target_bytes)
     })?;
     let ranges = plan.ranges.iter().map(|range| PyBytes::new(py, range));
-    Ok((PyBytes::new(py, &plan.runs), ranges.collect()))
+    Ok(RangePlanFields {
+        runs: PyBytes::new(py, &plan.runs),
+        ranges: ranges.collect(),
+    })
 }
 
 /// Writes the rows of a range; the message of it.

@@ -24,8 +24,23 @@ use crate::credentials::PyCredentialProvider;
 use crate::foreign::ForeignStore;
 use crate::runtime::{into_py_result, run};
 
-/// A file: path, size in bytes, last modification in seconds since 1970, `ETag`.
-type FileInfo = (String, u64, f64, Option<String>);
+/// A stored file; the attributes of `_pds.StoredFile`.
+#[pyclass(frozen, get_all, module = "pds._pds")]
+#[derive(Debug)]
+struct StoredFile {
+    path: String,
+    size: u64,
+    /// The time of the last change, in seconds since 1970.
+    modified_at: f64,
+    etag: Option<String>,
+}
+
+/// What a folder holds; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct ListingFields {
+    files: Vec<StoredFile>,
+    folders: Vec<String>,
+}
 
 #[derive(Debug)]
 enum StoreSource {
@@ -201,12 +216,12 @@ impl StoreHandle {
         })
     }
 
-    /// The path, size, time and `ETag` of a file; None if it does not exist.
-    fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<FileInfo>> {
+    /// What is known of a file; None if it does not exist.
+    fn head(&self, py: Python<'_>, path: String) -> PyResult<Option<StoredFile>> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             match store.head(&path).await {
-                Ok(meta) => Ok(Some(file_info(&meta))),
+                Ok(meta) => Ok(Some(stored_file(&meta))),
                 Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
                 Err(e) => Err(e),
             }
@@ -214,12 +229,7 @@ impl StoreHandle {
     }
 
     /// Lists the files and folders of a folder; with `recursive`, the files at all depths and no folders.
-    fn list(
-        &self,
-        py: Python<'_>,
-        folder: String,
-        recursive: bool,
-    ) -> PyResult<(Vec<FileInfo>, Vec<String>)> {
+    fn list(&self, py: Python<'_>, folder: String, recursive: bool) -> PyResult<ListingFields> {
         let store = into_py_result(py, self.store())?;
         let listing = run(py, move || async move {
             if recursive {
@@ -231,10 +241,10 @@ impl StoreHandle {
             }
             store.list_folder(&folder).await
         })?;
-        Ok((
-            listing.files.iter().map(file_info).collect(),
-            listing.folders,
-        ))
+        Ok(ListingFields {
+            files: listing.files.iter().map(stored_file).collect(),
+            folders: listing.folders,
+        })
     }
 
     /// Deletes files; one that does not exist is not an error.
@@ -341,6 +351,7 @@ fn mask_option(name: &str, value: &str) -> String {
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StoreHandle>()?;
+    module.add_class::<StoredFile>()?;
     module.add_function(wrap_pyfunction!(mask_option, module)?)?;
     module.add_function(wrap_pyfunction!(normalize_path, module)?)
 }
@@ -361,13 +372,13 @@ fn name_existing(error: Error, path: &str) -> Error {
     }
 }
 
-fn file_info(meta: &ObjectMeta) -> FileInfo {
+fn stored_file(meta: &ObjectMeta) -> StoredFile {
     #[expect(clippy::cast_precision_loss, reason = "microseconds since 1970 fit")]
-    let seconds = meta.last_modified.timestamp_micros() as f64 / 1e6;
-    (
-        meta.location.to_string(),
-        meta.size,
-        seconds,
-        meta.e_tag.clone(),
-    )
+    let modified_at = meta.last_modified.timestamp_micros() as f64 / 1e6;
+    StoredFile {
+        path: meta.location.to_string(),
+        size: meta.size,
+        modified_at,
+        etag: meta.e_tag.clone(),
+    }
 }

@@ -2,6 +2,7 @@
 
 use pds::versions::vacuum::VacuumReport;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// The data files of a snapshot, a list for each property; a dict in Python.
 #[derive(Debug, IntoPyObject)]
@@ -43,6 +44,34 @@ pub(crate) struct VerifyFields {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
     pub(crate) problems: Problems,
+}
+
+/// The tasks of a verification, and the damaged lists.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct SplitVerificationFields<'py> {
+    pub(crate) tasks: Vec<Bound<'py, PyBytes>>,
+    pub(crate) problems: Problems,
+}
+
+/// The first round of a sort by tasks: the ids of the columns, and a task for each group of files.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct SortPlanFields<'py> {
+    pub(crate) by: Vec<u32>,
+    pub(crate) tasks: Vec<Bound<'py, PyBytes>>,
+}
+
+/// The second round of a sort by tasks: all files of the first, and a range of keys for each task.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct RangePlanFields<'py> {
+    pub(crate) runs: Bound<'py, PyBytes>,
+    pub(crate) ranges: Vec<Bound<'py, PyBytes>>,
+}
+
+/// What a list of staged files holds.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct StagedSizeFields {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The fields of `pds.table.results.ExportResult`.

@@ -24,6 +24,7 @@ use crate::predicate::extract_predicate;
 use crate::runtime::{into_py_result, run};
 use crate::staged_rows::unpack_all;
 use crate::store::StoreHandle;
+use crate::table_results::StagedSizeFields;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(is_key_range, module)?)?;
@@ -140,11 +141,14 @@ fn source_task<'py>(
 
 /// The numbers of rows and of bytes of each list of staged files.
 #[pyfunction]
-fn staged_sizes(py: Python<'_>, lists: Vec<Vec<u8>>) -> PyResult<Vec<(u64, u64)>> {
+fn staged_sizes(py: Python<'_>, lists: Vec<Vec<u8>>) -> PyResult<Vec<StagedSizeFields>> {
     let size = |list: Vec<u8>| {
         let files = unpack_all(&[list])?;
         let total = |value: fn(&DataFile) -> u64| files.iter().map(value).sum();
-        Ok((total(|f| f.total_rows), total(|f| f.size_bytes)))
+        Ok(StagedSizeFields {
+            rows: total(|f| f.total_rows),
+            bytes: total(|f| f.size_bytes),
+        })
     };
     into_py_result(py, lists.into_iter().map(size).collect())
 }

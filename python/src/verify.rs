@@ -8,7 +8,7 @@ use pyo3::types::PyBytes;
 
 use crate::handle::TableHandle;
 use crate::runtime::{into_py_result, run};
-use crate::table_results::{Problems, VerifyFields};
+use crate::table_results::{SplitVerificationFields, VerifyFields};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(verify_table, module)?)?;
@@ -34,7 +34,7 @@ fn verify_table(py: Python<'_>, snapshot: &TableHandle) -> PyResult<VerifyFields
     })
 }
 
-/// Verifies the lists of a snapshot; tasks of its files for [`verify_table`], and the problems.
+/// Verifies the lists of a snapshot; its tasks are for [`verify_table`].
 #[pyfunction]
 fn split_verification<'py>(
     py: Python<'py>,
@@ -42,7 +42,7 @@ fn split_verification<'py>(
     count: u64,
     min_bytes: u64,
     max_bytes: u64,
-) -> PyResult<(Vec<Bound<'py, PyBytes>>, Problems)> {
+) -> PyResult<SplitVerificationFields<'py>> {
     let table = into_py_result(py, snapshot.table())?;
     let manifest = Arc::clone(&snapshot.manifest);
     let sizes = TaskSizes {
@@ -54,5 +54,8 @@ fn split_verification<'py>(
         table::split_verification(&table, manifest, sizes).await
     })?;
     let tasks = split.tasks.iter().map(|task| PyBytes::new(py, task));
-    Ok((tasks.collect(), split.problems))
+    Ok(SplitVerificationFields {
+        tasks: tasks.collect(),
+        problems: split.problems,
+    })
 }

@@ -79,7 +79,7 @@ class DatasetSource:
         self.schema = self.open().schema
 
     def _read_manifest(self) -> DatasetManifest:
-        return DatasetManifest(*_pds.read_manifest(native_handle(self._store), self._path))
+        return DatasetManifest(**_pds.read_manifest(native_handle(self._store), self._path))
 
     def open(self) -> _pds.OpenDataset:
         """Open the dataset for one read.

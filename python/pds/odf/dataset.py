@@ -168,13 +168,13 @@ class Dataset(Summarized):
     @property
     def watermark(self) -> datetime | None:
         """The event time before which no more rows are expected; None if the dataset has no watermark."""
-        watermark = self._handle.facts(None, None)[3]
+        watermark = self._handle.facts(None, None)["watermark"]
         return None if watermark is None else datetime.fromisoformat(watermark)
 
     @property
     def last_offset(self) -> int | None:
         """The offset of the last row; None without rows."""
-        return self._handle.facts(None, None)[2]
+        return self._handle.facts(None, None)["last_offset"]
 
     def log(self, limit: int | None = None) -> list[Block]:
         """Return the blocks, newest first.
@@ -247,8 +247,8 @@ class Dataset(Summarized):
             if not isinstance(item, Event | dict):
                 raise InvalidType(f"an event must be an event of pds.odf or a dict, not {type(item).__name__}")
         fields = [item.to_dict() if isinstance(item, Event) else to_plain(item) for item in events]
-        blocks, _ = self._handle.append(fields, self._location.timeout)
-        return Block._from_handle(blocks[-1])  # noqa: SLF001 a class of this package
+        appended = self._handle.append(fields, self._location.timeout)
+        return Block._from_handle(appended["blocks"][-1])  # noqa: SLF001 a class of this package
 
     def set_schema(self, schema: pa.Schema, *, raw_arrow: bool = False) -> Block:
         """Set the schema of the data that follows, with a `SetDataSchema` event.
@@ -271,7 +271,7 @@ class Dataset(Summarized):
         if not isinstance(schema, pa.Schema):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
-        names = self._handle.facts(None, None)[1]
+        names = self._handle.facts(None, None)["system_columns"]
         fields = _pds.schema_event(schema, names, raw_arrow)
         return self.append(SetDataSchema(fields.get("schema"), fields.get("rawArrowSchema")))
 
@@ -320,14 +320,15 @@ class Dataset(Summarized):
         watermark_text = None if watermark is None else format_rfc3339(watermark)
         location = self._location
         with reported("ingest", progress, data):
-            handles, attempts, slice_ = self._handle.ingest(
+            ingested = self._handle.ingest(
                 stream, event_time, watermark_text, source_state, location.options, location.timeout
             )
-        blocks = [Block._from_handle(handle) for handle in handles]  # noqa: SLF001 a class of this package
-        if slice_ is None:
-            return IngestResult(blocks, 0, None, None, 0, None, None, attempts)
-        first, last, size, logical, physical = slice_
-        return IngestResult(blocks, last - first + 1, first, last, size, logical, physical, attempts)
+        appended, new_slice = ingested["appended"], ingested["slice"]
+        blocks = [Block._from_handle(handle) for handle in appended["blocks"]]  # noqa: SLF001 a class of this package
+        if new_slice is None:
+            return IngestResult(blocks, 0, None, None, 0, None, None, appended["attempts"])
+        rows = new_slice["last_offset"] - new_slice["first_offset"] + 1
+        return IngestResult(blocks, rows, **new_slice, attempts=appended["attempts"])
 
     def scan(
         self,
@@ -350,7 +351,7 @@ class Dataset(Summarized):
             InvalidType: An argument has an invalid type.
         """
         # The scan stays at this block when the head moves.
-        block = self._handle.facts(*_resolve_position(as_of))[0]
+        block = self._handle.facts(*_resolve_position(as_of))["block"]
         handle = self._handle.snapshot(block, None)
         names = check_column_names(columns)
         for name in names or []:
@@ -387,12 +388,13 @@ class Dataset(Summarized):
         if not isinstance(data, bool):
             raise InvalidType(f"data must be True or False, not {data!r}")
         with reported("verify", progress):
-            blocks, slices, rows, problems = self._handle.verify(_resolve_position(at)[0], data)
+            verified = self._handle.verify(_resolve_position(at)[0], data)
+        problems = verified["problems"]
         if problems:
             first = "; ".join(f"{path}: {message}" for path, message in problems[:_MAX_PROBLEMS])
             rest = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
             raise VerificationFailed(f"the verification found problems: {first}{rest}", problems=problems)
-        return VerifyResult(blocks, slices, rows)
+        return VerifyResult(verified["blocks"], verified["slices"], verified["rows"])
 
     def compact(self, *, target_bytes: int = _TARGET_BYTES) -> CompactResult | None:
         """Merge small slices of consecutive rows.
@@ -419,7 +421,7 @@ class Dataset(Summarized):
         if type(target_bytes) is not int or target_bytes < 1:
             raise InvalidInput(f"target_bytes must be a positive integer, not {target_bytes!r}")
         result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
-        return None if result is None else CompactResult(*result)
+        return None if result is None else CompactResult(**result)
 
     def vacuum(self, older_than: timedelta = _RETENTION, *, dry_run: bool = False) -> VacuumResult:
         """Remove blocks, slices and checkpoints that are not reachable from a reference.
@@ -442,7 +444,7 @@ class Dataset(Summarized):
         """
         if not isinstance(older_than, timedelta):
             raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")
-        return VacuumResult(*self._handle.vacuum(older_than.total_seconds(), dry_run))
+        return VacuumResult(**self._handle.vacuum(older_than.total_seconds(), dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self._location.options, self._location.timeout)

@@ -25,7 +25,7 @@ class Multihash:
     value: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _pds.parse_multihash(require_text("a multihash", self.value))[2])
+        object.__setattr__(self, "value", _pds.parse_multihash(require_text("a multihash", self.value))["base16"])
 
     @classmethod
     def sha3_256(cls, data: bytes) -> Self:
@@ -35,16 +35,16 @@ class Multihash:
     @property
     def code(self) -> int:
         """The multicodec of the algorithm: 0x16 for SHA3-256, 0x300016 for arrow0-sha3-256."""
-        return _pds.parse_multihash(self.value)[0]
+        return _pds.parse_multihash(self.value)["code"]
 
     @property
     def digest(self) -> bytes:
         """The hash without the code."""
-        return _pds.parse_multihash(self.value)[1]
+        return _pds.parse_multihash(self.value)["digest"]
 
     def to_base58(self) -> str:
         """Return the text in base 58, which older tools use."""
-        return _pds.parse_multihash(self.value)[3]
+        return _pds.parse_multihash(self.value)["base58"]
 
     def __str__(self) -> str:
         return self.value
@@ -68,16 +68,16 @@ class Identity:
     private_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "id", _pds.parse_dataset_id(require_text("an identity", self.id))[0])
+        object.__setattr__(self, "id", _pds.parse_dataset_id(require_text("an identity", self.id))["id"])
 
     @classmethod
     def generate(cls) -> Self:
         """Generate a key pair and return its identity with the private key."""
-        return cls(*_pds.new_identity())
+        return cls(**_pds.new_identity())
 
     def to_did_key(self) -> str:
         """Return the public key as `did:key:…`."""
-        return _pds.parse_dataset_id(self.id)[1]
+        return _pds.parse_dataset_id(self.id)["did_key"]
 
     def __str__(self) -> str:
         return self.id

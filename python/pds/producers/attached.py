@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pds.arguments import arrow_stream
 from pds.errors import DefinitionChanged, InvalidInput, InvalidType, RemoteStoreError, VersionExpired
-from pds.producers.graph import SourceInput
+from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
 from pds.table import Table
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # So many keys are listed in the filter of a scan; above, the filter is the range of the keys.
 _MAX_LISTED_KEYS = 1_000
-# What tells how far a table was read.
-_MARK = ("location", "version", "commit_id", "columns")
 # The columns that the changes of a table have beside its own.
 _RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -134,25 +132,25 @@ class AttachedTable:
         self.failure = None
         newest = Table(self._table.store, self._table.path)
         self._check_columns(source, newest.schema)
-        before = None if consumed is None else tuple(consumed.get(name) for name in _MARK)
-        mark = self._table.path, newest.version, _parse(newest)["commit_id"], self._column_ids(newest)
-        if mark == before:
+        before = None if consumed is None else ConsumedTable(**{"columns": [], **consumed})
+        now = ConsumedTable(self._table.path, newest.version, _parse(newest)["commit_id"], self._column_ids(newest))
+        if now == before:
             return None
         keys = None
         # A column of the same name may be another.
-        if before is not None and (mark[0], mark[3]) == (before[0], before[3]):
+        if before is not None and (now.location, now.columns) == (before.location, before.columns):
             keys = self._find_changed_keys(newest, before)
         if keys is not None and keys.num_rows == 0:
             return None
         if keys is not None:
             rows, deletes = self._read(newest, keys), self._to_stream(keys)
-            return SourceInput(source, rows, deletes, "listed", mark, cast("Any", before))
+            return SourceInput(source, rows, deletes, "listed", now, before)
 
         def split() -> list[TablePart]:
             return [TablePart(task, self.key, self.value) for task in newest.scan_tasks(self._column_names())]
 
         staged = stage(split)
-        return SourceInput(source, staged or self._read(newest, None), None, "all", mark, cast("Any", before))
+        return SourceInput(source, staged or self._read(newest, None), None, "all", now, before)
 
     def _column_names(self) -> list[str]:
         return list(dict.fromkeys([*self.key.names, *self.value.names]))
@@ -174,18 +172,17 @@ class AttachedTable:
         ids = {column["name"]: column["id"] for column in _parse(table)["schema"]["columns"]}
         return [ids[name] for name in (*self.key.names, *self.value.names)]
 
-    def _find_changed_keys(self, newest: Table, before: tuple[Any, ...]) -> pa.Table | None:
+    def _find_changed_keys(self, newest: Table, before: ConsumedTable) -> pa.Table | None:
         """Return the key columns of the rows that changed since, or None if nobody can tell."""
-        _, version, commit_id, columns = before
         try:
             # After the table was dropped and made anew, or restored from a copy, the version is another.
-            if version >= newest.version:
+            if before.version >= newest.version:
                 return None
-            older = newest.as_of(version)
+            older = newest.as_of(before.version)
             # The columns of another table need not be there.
-            if _parse(older)["commit_id"] != commit_id or self._column_ids(older) != columns:
+            if _parse(older)["commit_id"] != before.commit_id or self._column_ids(older) != before.columns:
                 return None
-            changes = newest.scan_changes(version, columns=self.key.names)
+            changes = newest.scan_changes(before.version, columns=self.key.names)
         except VersionExpired:
             return None
         try:

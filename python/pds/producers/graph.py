@@ -36,8 +36,15 @@ class Node(NamedTuple):
     """The order of the values of a key."""
 
 
-Consumed = tuple[str, int, str, list[int]]
-"""The path of a table, the version that was read, its commit, and the ids of the columns."""
+class ConsumedTable(NamedTuple):
+    """How far a table was read."""
+
+    location: str
+    """The path of the table."""
+    version: int
+    commit_id: str
+    columns: list[int]
+    """The ids of the columns that were read."""
 
 
 class SourceInput(NamedTuple):
@@ -48,9 +55,9 @@ class SourceInput(NamedTuple):
     deletes: object
     scope: str
     """`named`, `all` or `listed`: which keys change."""
-    consumed: Consumed | None = None
+    consumed: ConsumedTable | None = None
     """How far the table that feeds it was read."""
-    consumed_before: Consumed | None = None
+    consumed_before: ConsumedTable | None = None
     """How far it had been read before."""
 
 

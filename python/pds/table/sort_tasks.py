@@ -83,17 +83,19 @@ class Sort:
         names = None if by is None else check_names("by", by)
         location, self._table = table._location, table  # noqa: SLF001 of the same package
         self._base = table._handle  # noqa: SLF001 as above
-        self._by, groups = _pds.plan_sort(self._base, names, count, min_bytes, max_bytes)
+        plan = _pds.plan_sort(self._base, names, count, min_bytes, max_bytes)
+        self._by = plan["by"]
         self._place = (table.store, table.path, location.options)
         self._runs: list[bytes] | None = None
         self._is_ended = False
-        self.tasks = [SortTask(*self._place, files, self._by) for files in groups]
+        self.tasks = [SortTask(*self._place, files, self._by) for files in plan["tasks"]]
 
     def split(self, messages: list[bytes]) -> list[RangeTask]:
         """Return the tasks of the second round, for one message of each task of the first."""
         self._runs = messages
-        files, ranges = _pds.plan_ranges(self._base, self._by, messages, self._size)
-        return [RangeTask(*self._place, files, key_range, self._by) for key_range in ranges]
+        plan = _pds.plan_ranges(self._base, self._by, messages, self._size)
+        runs = plan["runs"]
+        return [RangeTask(*self._place, runs, key_range, self._by) for key_range in plan["ranges"]]
 
     def commit(self, messages: list[bytes]) -> CommitResult | None:
         """Commit what the tasks of the second round have written, in their order.

@@ -191,4 +191,4 @@ def split_files(table: Table, columns: list[str], sizes: dict[str, int]) -> list
 
 def staged_sizes(lists: list[bytes]) -> list[tuple[int, int]]:
     """Return how many rows and bytes each list of staged files has."""
-    return _pds.staged_sizes(lists)
+    return [(size["rows"], size["bytes"]) for size in _pds.staged_sizes(lists)]

@@ -85,8 +85,8 @@ def split_verification(
     table: Table, count: int, min_bytes: int, max_bytes: int
 ) -> tuple[list[ScanTask], list[tuple[str, str]]]:
     """Verify the lists of a snapshot. Return tasks whose files are to be verified, and the problems of the lists."""
-    tasks, problems = _pds.split_verification(table._handle, count, min_bytes, max_bytes)  # noqa: SLF001 of the same package
-    return [ScanTask(table.store, table.path, None, None, files) for files in tasks], problems
+    split = _pds.split_verification(table._handle, count, min_bytes, max_bytes)  # noqa: SLF001 of the same package
+    return [ScanTask(table.store, table.path, None, None, files) for files in split["tasks"]], split["problems"]
 
 
 def pack_columns(table: Table) -> bytes:
