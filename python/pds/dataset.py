@@ -338,6 +338,7 @@ class ParquetDatasetStore(Summarized):
 
         Raises:
             NotFound: The folder does not exist.
+            InvalidPath: A table, a pipeline or a chain is in the folder. Nothing is deleted.
             CapabilityNotSupported: The store cannot delete.
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """

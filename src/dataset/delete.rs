@@ -1,5 +1,7 @@
 //! Deleting a dataset: the marker, the manifest, then everything else that is listed.
 
+use object_store::ObjectMeta;
+
 use super::acquire::{ClaimStatus, wait_until_intent_removed};
 use super::intent::{Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
@@ -9,11 +11,13 @@ use super::steps::{StepError, Steps};
 use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
+use crate::versions::names::POINTER;
 
 /// Deletes the whole folder (PDS-010): everything that is listed in it under the lease.
 ///
 /// [`ErrorKind::NotFound`] if the folder is empty, [`ErrorKind::Fenced`] if another write took over and
-/// has published. An empty directory of a local store is removed.
+/// has published. An empty directory of a local store is removed. [`ErrorKind::InvalidPath`] if something else than
+/// datasets, such as a table, is in the folder.
 pub async fn delete(store: &Store, key: &str) -> Result<()> {
     check_key(key)?;
     if !store.capabilities().delete {
@@ -22,7 +26,9 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
             .with_detail("delete")
             .with_path(key));
     }
-    if store.list(key).await?.is_empty() {
+    let files = store.list(key).await?;
+    refuse_others(key, &files)?;
+    if files.is_empty() {
         if let Some(local) = store.local() {
             let folder = local.resolve(&store.key(key)?);
             if folder.is_ok_and(|f| f.is_dir()) {
@@ -53,6 +59,25 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         Err(e) => return Err(e),
     }
     store.remove_empty_folder(key).await
+}
+
+/// Refuses to delete tables, pipelines and chains, which have ways of their own to be removed.
+fn refuse_others(key: &str, files: &[ObjectMeta]) -> Result<()> {
+    let folder_of = |path: &str| {
+        path.strip_suffix(POINTER)
+            .or_else(|| path.strip_suffix("refs/head"))
+            .and_then(|folder| folder.strip_suffix('/'))
+            .map(str::to_owned)
+    };
+    let mut folders = files.iter().filter_map(|f| folder_of(f.location.as_ref()));
+    let Some(folder) = folders.next() else {
+        return Ok(());
+    };
+    let message = format!(
+        "{folder:?} holds a table, a pipeline or a chain, which delete_dataset does not delete; drop a table with \
+         Table.drop, or delete the folder with Store.delete_folder"
+    );
+    Err(Error::new(ErrorKind::InvalidPath, message).with_path(key))
 }
 
 fn not_found_error(key: &str) -> Error {

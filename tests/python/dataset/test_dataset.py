@@ -275,6 +275,24 @@ class TestExistsAndDelete:
         ds.delete_dataset("a/b")
         assert _files(ds.store, "a") == ["bc/_SUCCESS", "bc/data.parquet", "bc/manifest.json"]
 
+    @pytest.mark.parametrize("key", ["a", "a/b"])
+    @pytest.mark.parametrize("kind", ["table", "pipeline", "chain"])
+    def test_delete_leaves_what_is_no_dataset(self, ds: pds.ParquetDatasetStore, key: str, kind: str) -> None:
+        if kind == "table":
+            pds.Table.create(ds.store, "a/b", ROWS.schema).append(ROWS)
+        elif kind == "chain":
+            pds.odf.Dataset.create(ds.store, "a/b")
+        else:
+            p = pds.Pipeline(ds.store, "a/b")
+            p.source("s", key=pa.int64(), value=pa.string())
+            p.update(s=pds.Changes([(1, "x")]))
+        ds.write_dataset(ROWS, "a/c")
+        before = _files(ds.store, "a")
+        with pytest.raises(pds.InvalidPath, match='"a/b" holds a table, a pipeline or a chain'):
+            ds.delete_dataset(key)
+        assert _files(ds.store, "a") == before
+        ds.delete_dataset("a/c")
+
     def test_delete_of_nothing(self, ds: pds.ParquetDatasetStore) -> None:
         with pytest.raises(pds.NotFound, match="ghost") as caught:
             ds.delete_dataset("ghost")
