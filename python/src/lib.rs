@@ -2,6 +2,7 @@
 
 mod alter;
 mod commits;
+mod contract;
 mod credentials;
 mod dataset;
 mod delta_export;
@@ -47,6 +48,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scan::Scan>()?;
     runtime::register_fork_hooks(module)?;
     store::register(module)?;
+    contract::register(module)?;
     module.add_class::<scan::OpenDataset>()?;
     module.add_class::<parts::PartIndex>()?;
     module.add_class::<progress::ProgressHandle>()?;

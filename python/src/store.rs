@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
-use pds::store::cas::{CasResult, Register};
 use pds::store::{Folder, Store, StoreBuilder, path, secrets};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
@@ -274,27 +273,6 @@ impl StoreHandle {
                 store.key(&folder)?
             };
             Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
-        })
-    }
-
-    /// Tests on the file at `path` whether the store refuses to replace a version that is not the current one.
-    fn probe_replace(&self, py: Python<'_>, path: String) -> PyResult<bool> {
-        let store = into_py_result(py, self.store())?;
-        run(py, move || async move {
-            let register = Register::new(&store, &path);
-            let missing = || {
-                Error::new(ErrorKind::NotFound, "the file for the probe does not exist")
-                    .with_path(&path)
-            };
-            let first = register.read().await?.ok_or_else(missing)?;
-            let second = [first.bytes.as_ref(), b"2"].concat();
-            let replaced = register.replace(&first, second.into()).await?;
-            let third = [first.bytes.as_ref(), b"3"].concat();
-            let stale = register.replace(&first, third.into()).await?;
-            Ok(matches!(
-                (replaced, stale),
-                (CasResult::Won(_), CasResult::Conflict(_))
-            ))
         })
     }
 

@@ -27,6 +27,7 @@ mod cloud;
 mod condition;
 mod conditional;
 pub mod content_tag;
+pub mod contract;
 mod counting_store;
 mod credentials;
 mod failure;

@@ -14,7 +14,7 @@ from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_error, print_line
 from pds.cli.thing import PART_FILE
-from pds.doctor import probe
+from pds.doctor import judge, probe
 from pds.errors import InvalidInput, VerificationFailed
 from pds.odf import Dataset
 from pds.paths import normalize_folder_path
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 _UNMARKED: Final = ("manifest.json", "_publish.json")
 """What else a writer of a dataset leaves if it is killed before the marker is there."""
+
+_VERDICTS: Final = {
+    "safe": "safe: tables, pipelines and chains can be kept here",
+    "unsafe": "UNSAFE: concurrent writers would overwrite one another; keep no tables, pipelines or chains here",
+    "unknown": "UNKNOWN: a check failed, so nothing is known",
+}
 
 
 def list_datasets(store: Store, args: argparse.Namespace) -> int:
@@ -146,17 +152,19 @@ def vacuum_chain(store: Store, args: argparse.Namespace) -> int:
 
 
 def run_doctor(store: Store, args: argparse.Namespace) -> int:
-    """Probe the capabilities of the store."""
+    """Check whether the store keeps what tables rely on."""
     new_folders = _list_new_folders(args.url)
-    has_failed = False
+    findings = []
     for finding in probe(store):
-        has_failed = has_failed or not finding.passed
+        findings.append(finding)
         print_line(f"{'ok  ' if finding.passed else 'FAIL'}  {finding.name}: {finding.detail}")
     for folder in new_folders:
         # Others may have written into it.
         with contextlib.suppress(OSError):
             folder.rmdir()
-    return FAILED if has_failed else OK
+    verdict = judge(findings)
+    print_line(_VERDICTS[verdict])
+    return OK if verdict == "safe" else FAILED
 
 
 def _list_new_folders(url: str) -> list[Path]:
