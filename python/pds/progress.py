@@ -101,7 +101,7 @@ def reported(operation: str, progress: ProgressArgument, rows_of: object = None)
         return
     if progress is not True and not callable(progress):
         raise InvalidType(f"progress must be True, False or a function, not {progress!r}")
-    report = _Report(operation, _make_display() if progress is True else progress, _count_rows(rows_of))
+    report = _Report(operation, make_display() if progress is True else progress, _count_rows(rows_of))
     with report:
         yield
 
@@ -191,7 +191,7 @@ def _format_bytes(size: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def _make_display() -> Callable[[Progress], object]:
+def make_display() -> Callable[[Progress], object]:
     """Return a display for this process: in a notebook, on a terminal, or lines of text."""
     try:
         if (shell := _find_notebook()) is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_fields, print_problems, print_rows
+from pds.cli.progress import choose_progress
 from pds.cli.thing import Thing, to_known_version
 from pds.errors import (
     DatasetIncomplete,
@@ -19,12 +20,13 @@ from pds.table.table import Table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+
+    from pds.progress import ProgressArgument
 
 
 def check(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Compare a table with the objects of its folder."""
-    result = Thing(args, options).table().check()
+    result = Thing(args, options).table().check(progress=choose_progress(args))
     rows = [(what, path) for what in ("missing", "mismatched", "orphans") for path in getattr(result, what)]
     print_problems(["problem", "path"], rows, args.output)
     return FAILED if result.missing or result.mismatched else OK
@@ -33,13 +35,14 @@ def check(args: argparse.Namespace, options: dict[str, object]) -> int:
 def verify(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Verify every byte."""
     thing = Thing(args, options)
+    progress = choose_progress(args)
     if thing.kind == "table":
-        result = thing.table(args.as_of).verify()
+        result = thing.table(args.as_of).verify(progress=progress)
         print_problems(["path", "problem"], result.problems, args.output)
         return FAILED if result.problems else OK
     thing.refuse_versions(args.as_of)
     try:
-        report = _verify_dataset(thing) if thing.kind == "dataset" else _verify_chain(thing)
+        report = _verify_dataset(thing, progress) if thing.kind == "dataset" else _verify_chain(thing, progress)
     except (DatasetIncomplete, ManifestCorrupted, PartCorrupted) as error:
         problems = [(error.path, error.args[0])]
     except VerificationFailed as error:
@@ -51,13 +54,13 @@ def verify(args: argparse.Namespace, options: dict[str, object]) -> int:
     return FAILED
 
 
-def _verify_dataset(thing: Thing) -> dict[str, Any]:
-    report = thing.datasets().verify_dataset(thing.path)
+def _verify_dataset(thing: Thing, progress: ProgressArgument) -> dict[str, Any]:
+    report = thing.datasets().verify_dataset(thing.path, progress=progress)
     return {"parts": report.parts, "rows": report.rows, "bytes": report.bytes}
 
 
-def _verify_chain(thing: Thing) -> dict[str, Any]:
-    result = thing.chain().verify()
+def _verify_chain(thing: Thing, progress: ProgressArgument) -> dict[str, Any]:
+    result = thing.chain().verify(progress=progress)
     return {"blocks": result.blocks, "slices": result.slices, "rows": result.rows}
 
 
@@ -66,27 +69,38 @@ def optimize(args: argparse.Namespace, options: dict[str, object]) -> int:
     thing = Thing(args, options)
     if args.sort and thing.kind != "table":
         raise thing.refuse("has no sort order of its own: leave out --sort")
+    _refuse_progress_of_chains(thing, args)
     if thing.kind == "chain":
         compacted = thing.chain().compact()
         print_fields({"head": thing.chain().head if compacted is None else compacted.after}, args.output)
         return OK
+    progress = choose_progress(args)
     if thing.kind == "pipeline":
-        result: Any = thing.pipeline().compact()
+        result: Any = thing.pipeline().compact(progress=progress)
     else:
         rewrites = thing.table().optimize
-        result = rewrites.sort() if args.sort else rewrites.compact()
+        result = rewrites.sort(progress=progress) if args.sort else rewrites.compact(progress=progress)
     print_fields({"version": None if result is None else result.version}, args.output)
     return OK
+
+
+def _refuse_progress_of_chains(thing: Thing, args: argparse.Namespace) -> None:
+    if thing.kind == "chain" and args.progress:
+        raise thing.refuse(f"does not report the progress of `pds {args.verb}`: leave out --progress")
 
 
 def vacuum(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Remove objects that no retained version needs."""
     thing = Thing(args, options)
+    _refuse_progress_of_chains(thing, args)
     age = to_age(args.older_than)
     if not args.dry_run:
         require_consent(args, f"remove the versions of {args.url!r} that are older than {args.older_than:g} days")
-    opened: dict[str, Callable[[], Any]] = {"table": thing.table, "pipeline": thing.pipeline, "chain": thing.chain}
-    result = opened[thing.kind]().vacuum(age, dry_run=args.dry_run)
+    if thing.kind == "chain":
+        result: Any = thing.chain().vacuum(age, dry_run=args.dry_run)
+    else:
+        opened = thing.table() if thing.kind == "table" else thing.pipeline()
+        result = opened.vacuum(age, dry_run=args.dry_run, progress=choose_progress(args))
     paths = [*result.files, *getattr(result, "manifests", ())]
     print_rows(["path"], [(path,) for path in paths], args.output)
     return OK

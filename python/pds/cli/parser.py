@@ -155,6 +155,8 @@ def _add_things(commands: _Commands) -> None:
     _add_retention(verbs["vacuum"], "minimum age of removed versions and objects (default: 7)")
     for name in ("vacuum", "drop"):
         _add_consent(verbs[name])
+    for name in ("check", "verify", "optimize", "vacuum"):
+        _add_progress(verbs[name])
 
 
 def _add_export(commands: _Commands) -> None:
@@ -182,6 +184,11 @@ def _add_import(commands: _Commands) -> None:
 
 def _add_consent(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_progress(verb: argparse.ArgumentParser) -> None:
+    description = "show the progress on stderr (default: on a terminal, after a second)"
+    verb.add_argument("--progress", action=argparse.BooleanOptionalAction, help=description)
 
 
 def _add_retention(verb: argparse.ArgumentParser, description: str) -> None:
@@ -222,6 +229,8 @@ def _add_datasets(commands: _Commands) -> None:
         verb.set_defaults(run=("stores", function))
         if name in ("clean", "delete"):
             _add_consent(verb)
+        if name == "verify":
+            _add_progress(verb)
         if name == "clean":
             age = "minimum age of removed files whose writer may still run (default: 1)"
             verb.add_argument("--older-than", type=float, default=1.0, metavar="DAYS", help=age)
@@ -242,6 +251,8 @@ def _add_chains(commands: _Commands) -> None:
         verb.set_defaults(run=("stores", function), folder="")
         if name in ("show", "schema"):
             verb.add_argument("block", metavar="BLOCK", nargs="?", help="hash of the block (default: the newest block)")
+        if name == "verify":
+            _add_progress(verb)
         if name == "vacuum":
             _add_retention(verb, "minimum age of removed objects, at least 2 (default: 7)")
             _add_consent(verb)

@@ -13,6 +13,7 @@ from pds.by_url import find_kind
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.output import print_error, print_line
+from pds.cli.progress import choose_progress
 from pds.cli.thing import PART_FILE
 from pds.doctor import judge, probe
 from pds.errors import InvalidInput, VerificationFailed
@@ -54,7 +55,7 @@ def verify_datasets(store: Store, args: argparse.Namespace) -> int:
     code = OK
     for key in [args.key] if args.key else datasets.list_datasets():
         try:
-            report = datasets.verify_dataset(key)
+            report = datasets.verify_dataset(key, progress=choose_progress(args))
         except (errors.DatasetIncomplete, errors.ManifestCorrupted) as error:
             code = print_error(error, FAILED)
             continue
@@ -129,7 +130,7 @@ def show_schema(store: Store, args: argparse.Namespace) -> int:
 def verify_chain(store: Store, args: argparse.Namespace) -> int:
     """Verify a chain."""
     try:
-        result = Dataset(store, args.folder).verify()
+        result = Dataset(store, args.folder).verify(progress=choose_progress(args))
     except VerificationFailed as error:
         for path, message in error.problems:
             print_error(f"{path}: {message}", FAILED)
