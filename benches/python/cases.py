@@ -20,6 +20,8 @@ OPERATIONS = {
     "spark": "write from Spark",
     "import": "import",
 }
+# Cold is from the start of a process to the result, see cold.py.
+MODES = ("warm", "cold")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +31,22 @@ class Case:
     data: str
     op: str
     store: str
+    mode: str = "warm"
 
     @property
     def key(self) -> str:
-        """The name in raw results and on the command line."""
-        return f"{self.data}/{self.op}/{self.store}"
+        """The name in raw results."""
+        return f"{self.data}/{self.op}/{self.store}" + (f"/{self.mode}" if self.mode != "warm" else "")
 
     @property
     def counts(self) -> bool:
         """Whether requests and bytes are counted too."""
-        return self.store == "s3" and self.op != "stream"
+        return self.store == "s3" and self.op != "stream" and self.mode == "warm"
+
+    @property
+    def unmeasured(self) -> int:
+        """Rounds that do not count. A warm process has its warm-up within."""
+        return 1 if self.mode == "cold" else 0
 
     def systems(self) -> list[str]:
         """Who takes part."""
@@ -60,9 +68,14 @@ CASES = [
         for store in ("local", "s3")
     ),
     Case("lineitem", "write", "slow"),
-    Case("small", "small", "s3"),
+    *(Case("small", "small", store) for store in ("local", "s3")),
     Case("stream", "stream", "local"),
     Case("stream", "stream", "s3"),
     Case("spark", "spark", "local"),
     Case("none", "import", "local"),
+    *(
+        Case(data, op, store, "cold")
+        for data, op in (("lineitem", "write"), ("lineitem", "read"), ("lineitem", "columns"), ("small", "small"))
+        for store in ("local", "s3")
+    ),
 ]

@@ -162,6 +162,12 @@ def load(name: str) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
+def count_rows(name: str) -> int:
+    """The rows of the data set, without loading it."""
+    with pa.memory_map(os.fspath(path(name))) as source:
+        return pa.ipc.open_file(source).count_rows()
+
+
 def stream() -> pa.RecordBatchReader:
     """A long stream that itself holds little: few batches, again and again, with new ids."""
     rng = np.random.default_rng(5)

@@ -8,9 +8,16 @@ from urllib.parse import urlsplit
 from duckdb_extensions import VERSION, extension_directory, installed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from servers import S3Server
 
-__all__ = ["VERSION", "installed", "statements"]
+__all__ = ["VERSION", "modules", "statements"]
+
+
+def modules(system: str, server: S3Server | None) -> Path | None:
+    """The folder that a process needs first on its module path, if it is one of DuckDB on S3."""
+    return installed() if server and system.startswith("duckdb") else None
 
 
 def statements(server: S3Server) -> list[str]:

@@ -4,10 +4,12 @@ Every case of ``cases.py`` (a data set, an operation, a store) is run by all sys
 after round (A B C A B C …), each run in a process of its own (``measure.py``), so that a mood of
 the machine hits all alike. A ratio is made within a round; the tables of ``docs/benchmarks.md``
 show the median of the rounds. Raw figures go, one JSON object a line, to ``bench/results.jsonl`` in
-the cache (``PDS_CACHE``).
+the cache (``PDS_CACHE``). Some cases are run in a second mode: a cold process by a user's script
+(``cold.py``), from its start to its result.
 
     make bench-peers                                    everything, five rounds: about two hours
     make bench-peers ARGS='--data lineitem --op write --store local'
+    make bench-peers ARGS='--mode cold'                 only cold processes
     make bench-peers ARGS='--rounds 3 --system pds --system polars'
     make bench-peers ARGS=--report                      the tables again from the raw figures
 
@@ -40,7 +42,7 @@ from typing import TYPE_CHECKING
 
 import data
 import report
-from cases import CASES, OPERATIONS, STORES, Case
+from cases import CASES, MODES, OPERATIONS, STORES, Case
 from runner import Bench
 from systems import BY_KEY
 from wire import Wire
@@ -58,6 +60,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "data": {case.data for case in CASES},
         "op": OPERATIONS,
         "store": STORES,
+        "mode": MODES,
         "system": {key for case in CASES for key in case.systems()},
     }.items():
         help_text = f"only this {name}; may be given several times"
@@ -73,8 +76,8 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Case, list[str]]]:
     installed = _installed()
     chosen = []
     for case in CASES:
-        asked = [options.data, options.op, options.store]
-        given = [case.data, case.op, case.store]
+        asked = [options.data, options.op, options.store, options.mode]
+        given = [case.data, case.op, case.store, case.mode]
         if any(a and g not in a for a, g in zip(asked, given, strict=True)):
             continue
         names = [s for s in case.systems() if not options.system or s in options.system]
@@ -101,10 +104,12 @@ def _measure(bench: Bench, case: Case, names: list[str], options: argparse.Names
     if case.op in {"read", "columns"}:
         bench.prepare(case, "pds" if _installed() else "remote-store", names)
         extra = {"needed_bytes": bench.source(case).needed_bytes}
-    for number in range(options.rounds):
+    for number in range(-case.unmeasured, options.rounds):
         for name in names:
             with _named(case, name):
                 figures = bench.run_once(case, name, bench.place(case.store))
+            if number < 0:
+                continue
             done[name].append(figures)
             bench.record(case=case.key, round=number, system=name, **figures, **extra)
     for name in names if case.counts and not options.no_count else []:

@@ -24,11 +24,11 @@ TITLES = {**{key: kind.title for key, kind in BY_KEY.items()}, "spark": "df.writ
 
 
 def write(document: Path, results: Path) -> None:
-    """Fills the sections between the markers; the prose around them is left alone."""
+    """Fills the sections between the markers for which there are figures; all else is left alone."""
     found = Figures.load(results)
     text = document.read_text()
     for name, lines in {
-        "setup": _setup(found),
+        "setup": _setup(found, "warm"),
         "targets": targets.table(found),
         "wall": _ratios(found, "wall"),
         "cpu": _ratios(found, "cpu"),
@@ -36,15 +36,21 @@ def write(document: Path, results: Path) -> None:
         "wire": _wire(found),
         "small": _requests(found),
         "other": _other(found),
+        "cold setup": _setup(found, "cold"),
+        "cold wall": _ratios(found, "wall", "cold"),
+        "cold cpu": _ratios(found, "cpu", "cold"),
+        "cold memory": _memory(found, "cold"),
     }.items():
-        text = _filled(text, name, lines)
+        if lines:
+            text = filled(text, f"peers {name}", lines)
     document.write_text(text)
 
 
-def _filled(text: str, name: str, lines: list[str]) -> str:
-    begin, end = f"<!-- peers {name} begin -->", f"<!-- peers {name} end -->"
+def filled(text: str, name: str, lines: list[str]) -> str:
+    """The text with other lines between two markers."""
+    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    section = "\n".join([begin, "", *lines, "", end]) if lines else f"{begin}\n{end}"
+    section = "\n".join([begin, "", *lines, "", end])
     new, count = pattern.subn(lambda _: section, text)
     if count != 1:
         raise ValueError(f"the document has {count} sections {name!r}")
@@ -64,10 +70,10 @@ def _title(case: Case) -> list[str]:
     return [data, OPERATIONS[case.op], STORES[case.store]]
 
 
-def _rows(found: Figures, cells: Callable[[Case, str], str], names: list[str]) -> list[list[str]]:
+def _rows(found: Figures, cells: Callable[[Case, str], str], names: list[str], mode: str = "warm") -> list[list[str]]:
     rows = []
     for case in CASES:
-        if case.op in {"spark", "import"} or case not in found:
+        if case.mode != mode or case.op in {"spark", "import"} or case not in found:
             continue
         rows.append([*_title(case), *(cells(case, name) for name in names)])
     return rows
@@ -77,7 +83,7 @@ def _head(names: list[str]) -> list[str]:
     return ["data", "operation", "store", *(TITLES[name] for name in names)]
 
 
-def _ratios(found: Figures, figure: str) -> list[str]:
+def _ratios(found: Figures, figure: str, mode: str = "warm") -> list[str]:
     def cell(case: Case, name: str) -> str:
         ratios = found.ratios(case, name, figure)
         if not ratios:
@@ -85,16 +91,16 @@ def _ratios(found: Figures, figure: str) -> list[str]:
         middle = statistics.median(ratios)
         return f"**{middle:.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
 
-    return table(_head(PEERS), _rows(found, cell, PEERS), 3)
+    return table(_head(PEERS), _rows(found, cell, PEERS, mode), 3)
 
 
-def _memory(found: Figures) -> list[str]:
+def _memory(found: Figures, mode: str = "warm") -> list[str]:
     def cell(case: Case, name: str) -> str:
         value = found.median(case, name, "peak_kib")
         return NONE if value is None else f"{value / 1024:,.0f}"
 
     names = ["pds", *PEERS]
-    return table(_head(names), _rows(found, cell, names), 3)
+    return table(_head(names), _rows(found, cell, names, mode), 3)
 
 
 def _wire(found: Figures) -> list[str]:
@@ -136,11 +142,11 @@ def _other(found: Figures) -> list[str]:
     return table(["what", "times the time of pds"], rows)
 
 
-def _setup(found: Figures) -> list[str]:
+def _setup(found: Figures, mode: str) -> list[str]:
     """Machine and versions once, then the commands and what each measured."""
     runs = defaultdict(list)
     for case in CASES:
-        if case in found:
+        if case.mode == mode and case in found:
             runs[found.header(case)["run"], _surroundings(found.header(case))].append(case)
     lines: list[str] = []
     for surroundings in dict.fromkeys(where for _, where in runs):

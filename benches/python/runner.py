@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cold
 import data
 import duckdb_httpfs
 import pyarrow.parquet as pq
+import scripts
 from systems import Place
 
 if TYPE_CHECKING:
@@ -96,6 +98,8 @@ class Bench:
         try:
             if case.op == "spark":
                 return _child("measure_spark.py", system, str(place.files(name)))
+            if case.mode == "cold":
+                return self._write_cold(case, system, place, name)
             return _order(case, case.op, system, place, name)
         finally:
             place.remove(name)
@@ -104,10 +108,30 @@ class Bench:
         name, source = f"source/{case.data}", self.source(case)
         for file in (*place.files(name).iterdir(), *place.files(f"{name}-delta").glob("*.parquet")):
             file.read_bytes()  # into the page cache
-        figures = _order(case, case.op, system, place, name)
-        if (figures["rows"], figures["columns"]) != (source.rows, source.columns):
-            raise RuntimeError(f"{system} read {figures['rows']} rows, there are {source.rows}")
+        if case.mode == "cold":
+            found, figures = self._cold(scripts.READ, case, system, place, name)
+        else:
+            figures = _order(case, case.op, system, place, name)
+            found = [figures["rows"], figures["columns"]]
+        if found != [source.rows, source.columns]:
+            raise RuntimeError(f"{system} read {found[0]} rows, there are {source.rows}")
         return figures
+
+    def _write_cold(self, case: Case, system: str, place: Place, name: str) -> dict[str, Any]:
+        if place.folder:
+            place.files(name).mkdir(parents=True)
+        _, figures = self._cold(scripts.WRITE, case, system, place, name)
+        written = sum(pq.read_metadata(file).num_rows for file in place.files(name).rglob("*.parquet"))
+        if written != data.count_rows(case.data):
+            raise RuntimeError(f"{system} wrote {written} rows of {data.count_rows(case.data)}")
+        return figures
+
+    def _cold(
+        self, templates: dict[str, str], case: Case, system: str, place: Place, name: str
+    ) -> tuple[Any, dict[str, Any]]:
+        values = scripts.values(place, name, case, system)
+        modules = duckdb_httpfs.modules(system, place.server)
+        return cold.run(templates[system], values, folder=self.work, modules=modules)
 
     def count_once(self, case: Case, system: str) -> dict[str, object]:
         """Requests and bytes of one operation; a small dataset is written once, not often."""
@@ -119,19 +143,13 @@ class Bench:
 
 def _child(script: str, *arguments: str, path: Path | None = None) -> dict[str, Any]:
     """Runs a measuring script and returns the object on its last line."""
-    folders = [path, HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(f) for f in folders if f),
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=environment,
+        env=cold.environment(path, HERE),
         timeout=TIMEOUT_SECONDS,
     )
     if done.returncode:
@@ -144,5 +162,5 @@ def _order(case: Case, op: str, system: str, place: Place, name: str) -> dict[st
     """Has one operation measured, by the DuckDB that has an S3 client where one is needed."""
     value: dict[str, Any] = {"data": case.data, "op": op, "system": system, "name": name}
     value["place"] = dataclasses.asdict(place)
-    path = duckdb_httpfs.installed() if system == "duckdb" and place.server else None
+    path = duckdb_httpfs.modules(system, place.server)
     return _child("measure.py", json.dumps(value, default=str), path=path)

@@ -4,11 +4,13 @@ Every case of ``tables/cases.py`` (an operation on a store) is run by all system
 after round (A B C A B C …), each run in a process of its own (``tables/child.py``) on a table as it
 was prepared. The cases of a group take turns too, so a scan before deletes and one after are of the
 same round. A ratio is made within a round; the tables of ``docs/benchmarks.md`` show the median of
-the rounds, the lowest and the highest. Raw figures go, one JSON object a line, to
+the rounds, the lowest and the highest. Some cases are run in a second mode: a cold process by a
+user's script (``cold.py``), from its start to its result. Raw figures go, one JSON object a line, to
 ``bench/tables.jsonl`` in the cache (``PDS_CACHE``).
 
     make bench-table                                    everything, five rounds
     make bench-table ARGS='--case scan --store local'   a group or a case; may be given several times
+    make bench-table ARGS='--mode cold'                 only cold processes
     make bench-table ARGS='--system pds --system lance --rounds 3'
     make bench-table ARGS='--full'                      1,000 small appends as well
     make bench-table ARGS='--data-scale 0.01'           little data, to try the program
@@ -47,7 +49,7 @@ from typing import TYPE_CHECKING
 
 import data
 from tables import report, rows
-from tables.cases import CASES, GROUPS, LONG, OPERATIONS, STORES, Case, Sizes
+from tables.cases import CASES, GROUPS, LONG, MODES, OPERATIONS, STORES, Case, Sizes
 from tables.everyone import BY_KEY
 from tables.figures import Figures
 from tables.runner import Bench
@@ -63,7 +65,7 @@ FAILURES = (RuntimeError, subprocess.TimeoutExpired, OSError)
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-table", description="pds tables against their peers.")
     parser.add_argument("--rounds", type=int, default=5)
-    for name, choices in {"case": [*GROUPS, *OPERATIONS], "store": STORES, "system": BY_KEY}.items():
+    for name, choices in {"case": [*GROUPS, *OPERATIONS], "store": STORES, "mode": MODES, "system": BY_KEY}.items():
         help_text = f"only this {name}; may be given several times"
         unique = sorted(set(choices))
         parser.add_argument(f"--{name}", action="append", choices=unique, metavar=name.upper(), help=help_text)
@@ -79,8 +81,8 @@ def _groups(options: argparse.Namespace) -> list[list[Case]]:
     """The cases to run, group by group, a store after the other."""
     asked = set(options.case or GROUPS)
     groups = {name for name, op in OPERATIONS.items() if op.group in asked and (options.full or name not in LONG)}
-    stores = options.store or STORES
-    wanted = [case for case in CASES if case.store in stores and case.op in asked | groups]
+    stores, modes = options.store or STORES, options.mode or MODES
+    wanted = [c for c in CASES if c.store in stores and c.mode in modes and c.op in asked | groups]
     keys = dict.fromkeys((case.store, case.what.group) for case in wanted)
     return [[c for c in wanted if (c.store, c.what.group) == key] for key in keys]
 
@@ -120,7 +122,9 @@ def _measure(bench: Bench, cases: list[Case], options: argparse.Namespace) -> in
             if number is None:
                 bench.record(case=case.key, system=system, counted=bench.count_once(case, system))
             else:
-                bench.record(case=case.key, system=system, round=number, **bench.run_once(case, system))
+                figures = bench.run_once(case, system)
+                if number >= 0:
+                    bench.record(case=case.key, system=system, round=number, **figures)
         except FAILURES as error:
             traceback.print_exc()
             print(f"{case.key}, {system} failed", flush=True)
@@ -128,8 +132,11 @@ def _measure(bench: Bench, cases: list[Case], options: argparse.Namespace) -> in
             bench.record(case=case.key, system=system, error=str(error)[-2000:])
 
     counting = not options.no_count and cases[0].store == "s3"
-    for number in [*range(options.rounds), *([None] if counting else [])]:
+    first = -max(case.unmeasured for case in cases)
+    for number in [*range(first, options.rounds), *([None] if counting else [])]:
         for case in cases:
+            if number is not None and number < -case.unmeasured:
+                continue
             for system in _systems(case, options):
                 if (case, system) not in failed:
                     attempt(case, system, number)
@@ -164,10 +171,11 @@ def main(argv: Sequence[str]) -> int:
                 failed += _measure(bench, cases, options)
                 _show(bench, cases, options)
     trial = options.no_doc or bool(options.system) or sizes.scale != 1
+    found = Figures.load(results, sizes.scale, run if trial else None)
     if trial:
-        print(report.text(Figures.load(results, sizes.scale, run)))
-    elif not report.write(DOCUMENT, Figures.load(results, sizes.scale)):
-        print(f"{DOCUMENT} has no section {report.BEGIN}")
+        print(*report.sections(found).values(), sep="\n\n")
+    else:
+        report.write(DOCUMENT, found)
     return failed
 
 

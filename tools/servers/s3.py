@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from servers.process import program, running, scratch
@@ -127,13 +127,17 @@ class S3Server:
         """The client of pyarrow; its paths begin with the bucket."""
         from pyarrow.fs import S3FileSystem  # noqa: PLC0415 a server is started without pyarrow too
 
-        return S3FileSystem(
-            access_key=self.access_key,
-            secret_key=self.secret_key,
-            region=self.region,
-            scheme="http",
-            endpoint_override=urlsplit(self.endpoint).netloc,
-        )
+        return S3FileSystem(**self.arrow_options())
+
+    def arrow_options(self) -> dict[str, Any]:
+        """Arguments of pyarrow's S3FileSystem."""
+        return {
+            "access_key": self.access_key,
+            "secret_key": self.secret_key,
+            "region": self.region,
+            "scheme": "http",
+            "endpoint_override": urlsplit(self.endpoint).netloc,
+        }
 
     def fsspec_filesystem(self) -> fsspec.AbstractFileSystem:
         """For ``duckdb.register_filesystem``: DuckDB would download its own S3 client."""

@@ -32,6 +32,7 @@ ALL_KINDS = frozenset(
         "count",
         "delete-random",
         "delete-range",
+        "lookup",
         "open",
         "scan-full",
         "scan-range",
@@ -167,7 +168,9 @@ class TableSystem(abc.ABC):
 
 
 def between(keys: Range) -> str:
-    """A range of keys as everybody understands it."""
+    """A range of keys as everybody understands it, or one key."""
+    if keys[0] == keys[1]:
+        return f"id = {keys[0]}"
     return f"id >= {keys[0]} AND id <= {keys[1]}"
 
 

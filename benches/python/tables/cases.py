@@ -37,6 +37,11 @@ class Sizes:
         """First and last key of the range that is deleted: a sixtieth of the table."""
         return self.loaded // 2, self.loaded // 2 + self.loaded // 60 - 1
 
+    @property
+    def key(self) -> int:
+        """The key that is looked up."""
+        return self.loaded * 5 // 9
+
     def appends(self, wanted: int) -> int:
         """Small appends one after another."""
         return max(5, int(wanted * min(self.scale, 1)))
@@ -64,7 +69,7 @@ class Op:
     @property
     def changes(self) -> bool:
         """Whether it leaves the table other than it was."""
-        return self.kind not in {"scan-range", "scan-full", "open", "count"}
+        return self.kind not in {"scan-range", "scan-full", "lookup", "open", "count"}
 
 
 def _files(count: int) -> dict[str, Op]:
@@ -85,6 +90,7 @@ OPERATIONS: dict[str, Op] = {
     "delete-random": Op("delete a random 1 %", "delete", "delete-random", "loaded"),
     "scan-range": Op("scan 1M of 6M keys, 2 columns", "scan", "scan-range", "loaded"),
     "scan-full": Op("full scan of 6M rows", "scan", "scan-full", "loaded"),
+    "lookup": Op("look up one of 6M keys", "scan", "lookup", "loaded"),
     "scan-range-deleted": Op("scan 1M keys after the deletes", "scan", "scan-range", "deleted"),
     "scan-full-deleted": Op("full scan after the deletes", "scan", "scan-full", "deleted"),
     **{name: op for count in FILES for name, op in _files(count).items()},
@@ -93,6 +99,9 @@ OPERATIONS: dict[str, Op] = {
         for count in WRITERS
     },
 }
+# From the start of a process to its result (../cold.py), on the local disk.
+COLD = (f"open-{FILES[0]}", f"commit-{FILES[0]}", "lookup", "scan-range")
+MODES = ("warm", "cold")
 # Only with --full, or by name.
 LONG = {"appends-1000"}
 GROUPS = tuple(dict.fromkeys(op.group for op in OPERATIONS.values()))
@@ -104,11 +113,17 @@ class Case:
 
     op: str
     store: str
+    mode: str = "warm"
 
     @property
     def key(self) -> str:
         """The name in raw results."""
-        return f"{self.op}/{self.store}"
+        return f"{self.op}/{self.store}" + (f"/{self.mode}" if self.mode != "warm" else "")
+
+    @property
+    def unmeasured(self) -> int:
+        """Rounds that do not count. A warm process has its warm-up within."""
+        return 1 if self.mode == "cold" else 0
 
     @property
     def what(self) -> Op:
@@ -116,4 +131,7 @@ class Case:
         return OPERATIONS[self.op]
 
 
-CASES = [Case(name, store) for store in STORES for name in OPERATIONS]
+CASES = [
+    *(Case(name, store) for store in STORES for name in OPERATIONS),
+    *(Case(name, "local", "cold") for name in COLD),
+]

@@ -112,15 +112,14 @@ def _delete(order: Order, system: TableSystem) -> Figures:
 def _scan(order: Order, system: TableSystem) -> Figures:
     """``size`` says whether the deletes came before."""
     sizes = order.sizes
-    part = order.kind == "scan-range"
-    columns, keys = (list(rows.SCANNED), sizes.scanned) if part else (None, None)
+    columns, keys = rows.asked(order.kind, sizes)
     found, figures = _timed(order, lambda: system.scan(order.name, columns, keys))
     wanted = rows.left(sizes.rows, sizes.loaded, sizes.deleted if order.size else None)
-    if part:
-        wanted = wanted[(wanted >= sizes.scanned[0]) & (wanted <= sizes.scanned[1])]
+    if keys:
+        wanted = wanted[(wanted >= keys[0]) & (wanted <= keys[1])]
     _check("rows", found.num_rows, len(wanted))
     _check("sum of the keys", sum(chunk.to_numpy().sum() for chunk in found["id"].chunks), wanted.sum())
-    _check("columns", len(found.column_names), 2 if part else 6)
+    _check("columns", len(found.column_names), len(columns or rows.NAMES))
     return figures
 
 
@@ -133,7 +132,7 @@ def _open(order: Order, system: TableSystem) -> Figures:
         return table, system.column_names(table), system.count_files(table) if counting else 0
 
     (_, columns, files), figures = _timed(order, operation)
-    _check("columns", len(columns), 6)
+    _check("columns", columns, list(rows.NAMES))
     _check("files", files, order.size if counting else 0)
     return figures
 
@@ -174,6 +173,7 @@ TASKS: dict[str, Callable[[Order, TableSystem], Figures]] = {
     "count": _open,
     "delete-random": _delete,
     "delete-range": _delete,
+    "lookup": _scan,
     "open": _open,
     "rows": _rows,
     "scan-full": _scan,

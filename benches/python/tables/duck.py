@@ -97,7 +97,7 @@ class DuckDbParquet(TableSystem):
     key = "duckdb-parquet"
     title = "DuckDB, bare Parquet files"
     package = "duckdb"
-    kinds = frozenset({"append", "appends", "scan-range", "scan-full"})
+    kinds = frozenset({"append", "appends", "lookup", "scan-range", "scan-full"})
 
     def __init__(self, place: Place, home: Path) -> None:
         super().__init__(place, home)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -20,15 +19,14 @@ if TYPE_CHECKING:
 
     from tables.figures import Figures
 
-BEGIN, END = "<!-- tables begin -->", "<!-- tables end -->"
 NONE = "-"
 EVERYONE = ["pds", *PEERS]
 
 
-def text(found: Figures) -> str:
-    """Everything that stands between the markers."""
-    parts = [
-        ("", _setup(found)),
+def sections(found: Figures) -> dict[str, str]:
+    """What stands between the markers of each section; nothing of a mode that was not measured."""
+    warm = [
+        ("", _setup(found, "warm")),
         ("### To reach", peers_report.table(_TARGET_HEAD, targets.rows(found), 3)),
         ("### Time, a peer's over that of pds", _table(PEERS, _ratio(found, "wall"))),
         ("### Several processes appending: what landed", _table(EVERYONE, _landed(found))),
@@ -37,27 +35,35 @@ def text(found: Figures) -> str:
         ("### Written to the local disk", _table(EVERYONE, _written(found))),
         ("### Requests, and bytes to and from the S3 server", _table(EVERYONE, _requests(found))),
     ]
+    cold = [
+        ("", _setup(found, "cold")),
+        ("#### Time, a peer's over that of pds", _table(PEERS, _ratio(found, "wall"), "cold")),
+        ("#### CPU time, a peer's over that of pds", _table(PEERS, _ratio(found, "cpu"), "cold")),
+        ("#### Peak memory, MiB", _table(EVERYONE, _memory(found), "cold")),
+    ]
+    texts = {"tables": _text(warm), "tables cold": _text(cold)}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _text(parts: list[tuple[str, list[str]]]) -> str:
     return "\n\n".join("\n".join([*([title, ""] if title else []), *lines]) for title, lines in parts if lines)
 
 
 _TARGET_HEAD = ["what", "store", "best peer", "to reach", "measured", "reached"]
 
 
-def write(document: Path, found: Figures) -> bool:
-    """Fills the section between the markers, if there is one; the prose around it is left alone."""
-    old = document.read_text()
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    section = "\n\n".join([BEGIN, text(found), END])
-    new, count = pattern.subn(lambda _: section, old)
-    if count:
-        document.write_text(new)
-    return bool(count)
+def write(document: Path, found: Figures) -> None:
+    """Fills the sections between the markers for which there are figures; all else is left alone."""
+    text = document.read_text()
+    for name, lines in sections(found).items():
+        text = peers_report.filled(text, name, [lines])
+    document.write_text(text)
 
 
-def _table(names: list[str], cell: Callable[[Case, str], str]) -> list[str]:
+def _table(names: list[str], cell: Callable[[Case, str], str], mode: str = "warm") -> list[str]:
     """A row for every case that has anything to show."""
     rows = []
-    for case in CASES:
+    for case in (case for case in CASES if case.mode == mode):
         cells = [cell(case, name) for name in names]
         if any(c != NONE for c in cells):
             rows.append([case.what.title, STORES[case.store], *cells])
@@ -125,11 +131,11 @@ def _landed(found: Figures) -> Callable[[Case, str], str]:
     return cell
 
 
-def _setup(found: Figures) -> list[str]:
+def _setup(found: Figures, mode: str) -> list[str]:
     """Machine and versions once, then the commands and what each measured."""
     runs: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in CASES:
-        if case in found:
+        if case.mode == mode and case in found:
             runs[found.header(case)["run"], _surroundings(found, case)].append(case)
     lines: list[str] = []
     for surroundings in dict.fromkeys(where for _, where in runs):

@@ -13,13 +13,16 @@ import data
 import numpy as np
 import pyarrow as pa
 
+from tables.cases import SMALL_ROWS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-from tables.cases import SMALL_ROWS
+    from tables.cases import Sizes
 
 VERSION = 1
 COLUMNS = ("l_partkey", "l_extendedprice", "l_shipdate", "l_comment")
+NAMES = ("id", "r", *COLUMNS)
 SCANNED = ("id", "l_extendedprice")
 RANDOM_BELOW = 100
 
@@ -79,6 +82,25 @@ def small(total: int, count: int, start: int = 0) -> list[pa.Table]:
     places = [(start + number) % (total // SMALL_ROWS) * SMALL_ROWS for number in range(count)]
     everything = load(total, max(places) + SMALL_ROWS)
     return [everything.slice(place, SMALL_ROWS).combine_chunks() for place in places]
+
+
+def small_path(total: int) -> Path:
+    """The Arrow file of one small table, made on the first call."""
+    target = path(total).with_suffix(".small.arrow")
+    if not target.exists():
+        (table,) = small(total, 1)
+        part = target.with_suffix(f".{os.getpid()}")
+        with pa.OSFile(os.fspath(part), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
+            file.write_table(table)
+        part.rename(target)
+    return target
+
+
+def asked(kind: str, sizes: Sizes) -> tuple[list[str] | None, tuple[int, int] | None]:
+    """The columns and the keys of a read; None are all."""
+    if kind == "scan-range":
+        return list(SCANNED), sizes.scanned
+    return None, (sizes.key, sizes.key) if kind == "lookup" else None
 
 
 def left(total: int, loaded: int, deleted: tuple[int, int] | None) -> np.ndarray:

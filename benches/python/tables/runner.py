@@ -15,9 +15,11 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
+import cold
 import duckdb_httpfs
 from systems import Place
 
+from tables import rows, scripts
 from tables.cases import FILES, SMALL_ROWS, Case, Op, Sizes
 
 if TYPE_CHECKING:
@@ -152,11 +154,32 @@ class Bench:
         if not op.changes:
             self._into_page_cache(case.store, name)
         os.sync()  # or the pages of the run before would be written out during this one
+        if case.mode == "cold":
+            return self._cold(case, system, name)
         size = files or (int(op.table == "deleted") if op.kind.startswith("scan") else op.size)
         order = self._order(case.store, counted=counted, system=system, name=name, kind=op.kind, size=size)
         order.update(warm=not counted, verify=not counted)
         figures = self._writers(order) if op.kind == "writers" else self._child(order)
         return {**figures, "files": files} if files else figures
+
+    def _cold(self, case: Case, system: str, name: str) -> Figures:
+        """A run of a user's script, whose result is checked."""
+        kind, sizes, home = case.what.kind, self.sizes, self.work / "home" / case.store
+        values = scripts.values(self.place(case.store), home, name, kind, sizes)
+        found, figures = cold.run(scripts.BY_KIND[kind][system], values, folder=self.work)
+        if kind == "commit":
+            order = self._order(case.store, system=system, name=name, kind="rows", warm=False)
+            found = self._child(order)["rows"]
+            wanted: Any = SMALL_ROWS * (1 + self.built[case.store, system, case.what.table])
+        elif kind == "open":
+            wanted = list(rows.NAMES)
+        else:
+            columns, keys = rows.asked(kind, sizes)
+            first, last = keys or (0, sizes.loaded - 1)
+            wanted = [last - first + 1, len(columns or rows.NAMES)]
+        if found != wanted:
+            raise RuntimeError(f"{system} has {found} and not {wanted} at the end of {case.key}")
+        return figures
 
     def count_once(self, case: Case, system: str) -> Figures:
         """Requests and bytes of a process that does the operation and nothing else."""
@@ -216,14 +239,7 @@ class Child:
     @contextlib.contextmanager
     def start(cls, order: dict[str, Any]) -> Iterator[Self]:
         """Runs until the block ends."""
-        on_s3 = order["place"]["server"] is not None
-        httpfs = duckdb_httpfs.installed() if order["system"].startswith("duckdb") and on_s3 else None
-        folders = [httpfs, SOURCES, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(str(f) for f in folders if f),
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        environment = cold.environment(duckdb_httpfs.modules(order["system"], order["place"]["server"]), SOURCES)
         command = [sys.executable, "-m", "tables.child", json.dumps(order, default=str)]
         pipe = subprocess.PIPE
         with tempfile.TemporaryFile("w+") as errors:
