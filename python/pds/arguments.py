@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
 from pds.paths import normalize_file_path
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
 
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
@@ -135,6 +136,8 @@ def is_in_memory(source: object) -> bool:
 
 def hash_schema(schema: pa.Schema) -> str:
     """Return the hash of a schema for the field `schema_hash` of a manifest (PDS-004)."""
+    import hashlib  # noqa: PLC0415 it loads OpenSSL, and reads need none
+
     return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
 
 
@@ -190,9 +193,19 @@ def _check_field(field: pa.Field[pa.DataType], column: str) -> None:
         _check_field(field.type.field(i), column)
 
 
+def is_expression(value: object) -> TypeGuard[pc.Expression]:
+    """Whether a filter is an expression of pyarrow."""
+    if isinstance(value, str):
+        return False
+    # It takes a third as long as pyarrow itself, and a script that has an expression has imported it.
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return isinstance(value, pc.Expression)
+
+
 def check_where(where: object) -> None:
     """Raise an error if `where` is neither None nor a filter."""
-    if where is not None and not isinstance(where, str | pc.Expression):
+    if where is not None and not isinstance(where, str) and not is_expression(where):
         raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
 
 

@@ -16,7 +16,6 @@ __all__ = [
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -39,9 +38,6 @@ from pds.errors import (
 from pds.options import WriteOptions
 from pds.progress import reported
 from pds.store import Store
-from pds.table.checks import check_names
-from pds.table.options import NewRows, NewTable
-from pds.table.table import Table
 from pds.urls import join_url, merge_options, split_url
 
 if TYPE_CHECKING:
@@ -58,6 +54,8 @@ if TYPE_CHECKING:
     from pds.producers.pipeline import Pipeline
     from pds.progress import ProgressArgument
     from pds.store import CredentialProvider
+    from pds.table.options import NewRows
+    from pds.table.table import Table
 
     Url = str | os.PathLike[str]
     Mode = Literal["error", "append", "overwrite", "ignore"]
@@ -96,6 +94,8 @@ def open_table(
         InvalidInput: The URL, the version or an option is not valid.
         InvalidType: An argument has an invalid type.
     """
+    from pds.table.table import Table  # noqa: PLC0415 who reads a dataset needs none
+
     store, path = open_parent(url, storage_options, credential_provider)
     with _hint_of_folder(store, path):
         table = Table(store, path, options=options)
@@ -151,6 +151,9 @@ def write_table(  # noqa: PLR0913 what a table is made of
         UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
         CommitConflict, CommitStateUnknown: As for `Table.append`.
     """
+    from pds.table.checks import check_names  # noqa: PLC0415 who reads a dataset needs none
+    from pds.table.options import NewRows  # noqa: PLC0415
+
     _check_mode(mode, schema_mode, idempotency_key)
     properties = {
         name: None if values is None else check_names(name, values)
@@ -172,6 +175,9 @@ class _WritePlan(NamedTuple):
 
 
 def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Table:
+    from pds.table.options import NewTable  # noqa: PLC0415 who reads a dataset needs none
+    from pds.table.table import Table  # noqa: PLC0415
+
     mode, properties, schema_mode, options = plan
     table = _find_table(store, path, options)
     if table is None:
@@ -397,6 +403,8 @@ def list(  # noqa: A001 `pds.list` is meant to be read with its module
         InvalidType: An argument has an invalid type.
         PermissionDenied, BackendUnavailable: As for `Store`.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 who opens a table needs none
+
     store = Store(url, storage_options, credential_provider=credential_provider)
     entries: builtins.list[Entry] = []
     with ThreadPoolExecutor(_LISTINGS_AT_ONCE) as pool:
@@ -475,6 +483,8 @@ def _hint_of_folder(store: Store, path: str) -> Iterator[None]:
 
 
 def _find_table(store: Store, path: str, options: WriteOptions | None) -> Table | None:
+    from pds.table.table import Table  # noqa: PLC0415 who reads a dataset needs none
+
     try:
         return Table(store, path, options=options)
     except NotFound:

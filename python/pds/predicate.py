@@ -6,13 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pds.arguments import require_text
+from pds.arguments import is_expression, require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pyarrow.compute as pc
 
 _MASK = "mask"
 
@@ -24,7 +25,7 @@ def to_predicate(where: object, schema: pa.Schema) -> str | Predicate:
         InvalidInput: The expression cannot be evaluated on these columns, or the SQL text cannot be encoded.
         InvalidType: The filter is neither SQL text nor a `pyarrow.compute.Expression`.
     """
-    if isinstance(where, pc.Expression):
+    if is_expression(where):
         return Predicate(where, schema)
     if not isinstance(where, str):
         raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
@@ -128,7 +129,8 @@ class Predicate:
             bounds: Minima, maxima, null counts and row counts: four batches with a row for each file or row group.
             rows: The number of files or row groups.
         """
-        import pyarrow.dataset as ds  # noqa: PLC0415 imported only for pyarrow expressions
+        import pyarrow.compute as pc  # noqa: PLC0415 imported only for pyarrow expressions
+        import pyarrow.dataset as ds  # noqa: PLC0415
         from pyarrow import fs  # noqa: PLC0415
 
         minima, maxima, null_counts = (batch.select(self.columns) for batch in bounds[:3])
@@ -169,6 +171,8 @@ def _build_guarantees(
     rows: Any,  # noqa: ANN401
 ) -> list[pc.Expression]:
     """Return what the statistics of a column guarantee, as pyarrow does for the statistics of Parquet files."""
+    import pyarrow.compute as pc  # noqa: PLC0415 imported only for pyarrow expressions
+
     field = pc.field(name)
     if nulls.is_valid and rows.is_valid and nulls.as_py() == rows.as_py():
         return [field.is_null()]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import Final
-from xml.sax.saxutils import escape
 
 _TEXT_WIDTH: Final = 40
 _MAX_BARS: Final = 200
@@ -52,12 +52,12 @@ class Chart:
         return [f"and {more:,} more"] if more > 0 else []
 
     def _repr_svg_(self) -> str:
-        parts = [f'<text x="0" y="14" font-weight="bold">{escape(self.title)}</text>']
+        parts = [f'<text x="0" y="14" font-weight="bold">{escape(self.title, quote=False)}</text>']
         y = 24
         for bar in self.bars[:_MAX_BARS]:
             parts.append(
-                f'<text x="{_LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(bar.label)}</text>'
-                f'<text x="{_LABEL + _WIDTH + 8}" y="{y + 13}">{escape(bar.note)}</text>'
+                f'<text x="{_LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(bar.label, quote=False)}</text>'
+                f'<text x="{_LABEL + _WIDTH + 8}" y="{y + 13}">{escape(bar.note, quote=False)}</text>'
             )
             if bar.start is not None:
                 x = _LABEL + bar.start * _WIDTH
@@ -65,7 +65,7 @@ class Chart:
                 fill = "#f0ad4e" if bar.is_marked else "#5b8def"
                 parts.append(f'<rect x="{x:.1f}" y="{y + 2}" width="{width:.1f}" height="{_STEP - 6}" fill="{fill}"/>')
             y += _STEP
-        parts += [f'<text x="0" y="{y + 13}">{escape(line)}</text>' for line in self._rest()]
+        parts += [f'<text x="0" y="{y + 13}">{escape(line, quote=False)}</text>' for line in self._rest()]
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABEL + _WIDTH + _NOTE}" height="{y + _STEP}" '
             f'font-family="sans-serif" font-size="12">{"".join(parts)}</svg>'
