@@ -15,13 +15,19 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import duckdb_httpfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+
+    from servers import S3Server
 
 TIMEOUT_SECONDS = 600
+# pds would import remote-store, of which its users have none.
+HIDDEN = Path(__file__).resolve().parent / "hidden"
 
 _BEGIN = """
 pause, result = (0, 0, 0), None
@@ -68,18 +74,24 @@ def load(path: Path, adopt: str = "") -> str:
     return _LOAD.format(path=str(path), adopt=adopt)
 
 
+def modules(system: str, server: S3Server | None) -> Path | None:
+    """A folder that a system needs first on its module path."""
+    return HIDDEN if system == "pds" else duckdb_httpfs.modules(system, server)
+
+
 def environment(*folders: Path | None) -> dict[str, str]:
     """What a measured process finds: some folders before the others on its module path, no server of Amazon."""
     paths = [*folders, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
-        **os.environ,
+        **inherited,
         "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path),
         "AWS_EC2_METADATA_DISABLED": "true",
     }
 
 
 def run(
-    template: str, values: Mapping[str, Any], *, folder: Path, modules: Path | None = None
+    template: str, values: Mapping[str, Any], *, folder: Path, modules: Path | None
 ) -> tuple[Any, dict[str, float]]:
     """Runs a script in a folder; its ``result`` as JSON has it, wall time, CPU time and peak memory."""
     script = _BEGIN + template.format_map(values) + _END

@@ -130,7 +130,7 @@ class Bench:
         self, templates: dict[str, str], case: Case, system: str, place: Place, name: str
     ) -> tuple[Any, dict[str, Any]]:
         values = scripts.values(place, name, case, system)
-        modules = duckdb_httpfs.modules(system, place.server)
+        modules = cold.modules(system, place.server)
         return cold.run(templates[system], values, folder=self.work, modules=modules)
 
     def count_once(self, case: Case, system: str) -> dict[str, object]:

@@ -166,7 +166,8 @@ class Bench:
         """A run of a user's script, whose result is checked."""
         kind, sizes, home = case.what.kind, self.sizes, self.work / "home" / case.store
         values = scripts.values(self.place(case.store), home, name, kind, sizes)
-        found, figures = cold.run(scripts.BY_KIND[kind][system], values, folder=self.work)
+        modules = cold.modules(system, None)
+        found, figures = cold.run(scripts.BY_KIND[kind][system], values, folder=self.work, modules=modules)
         if kind == "commit":
             order = self._order(case.store, system=system, name=name, kind="rows", warm=False)
             found = self._child(order)["rows"]
