@@ -4,7 +4,8 @@
 ``read_dataset`` reads a dataset as a DataFrame. ``append``, ``overwrite``, ``upsert`` and ``merge`` commit a DataFrame
 to a table, once in the same way; ``delete`` deletes rows of a table, ``compact`` and ``sort`` rewrite its files,
 ``verify`` reads every byte of it, and ``read_table`` and ``scan_changes`` read its rows. ``SparkEngine`` computes the
-stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric.
+stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric. ``enable`` sets what makes
+``format("pds")`` fast in a session.
 All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
 executors. Tables are a data source of Spark, too: ``format("pds")``, described in ``docs/spark.md``.
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from pds.spark.change_feed import scan_changes
 from pds.spark.changes import delete, merge, upsert
+from pds.spark.enable import EnabledSettings, enable
 from pds.spark.engine import SparkEngine
 from pds.spark.ingest import ingest
 from pds.spark.maintenance import compact, sort, verify
@@ -36,10 +38,12 @@ from pds.spark.table import read_table
 from pds.spark.write import write_dataset
 
 __all__ = [
+    "EnabledSettings",
     "SparkEngine",
     "append",
     "compact",
     "delete",
+    "enable",
     "ingest",
     "merge",
     "overwrite",

@@ -3,7 +3,7 @@
 With Spark's default limit of bytes, the JVM measures every row, which takes several times longer than writing the
 rows. Without it, only the number of rows limits a batch, and wide rows can exhaust the memory of the JVM. So the limit
 of bytes is removed only if the width of a row can be estimated, and the limit of rows follows from the estimate. The
-limits that a user has set are kept.
+limits that a user has set are kept; those that `enable` has set are as none, since they know nothing of the rows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["BatchLimits", "batch_limit_settings", "batch_limits"]
+__all__ = ["BatchLimits", "batch_limit_settings", "batch_limits", "find_user_settings", "set_default_limit"]
 
-_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+MAX_BATCH_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+MAX_BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS_DEFAULT: Final = 10_000
 _BYTES_DEFAULT: Final = 64 << 20
 # With this value only, the JVM does not measure rows.
-_BYTES_UNLIMITED: Final = (1 << 31) - 1
+BYTES_UNLIMITED: Final = (1 << 31) - 1
 
-_BATCH_BYTES: Final = 64 << 20
-_BATCH_MAX_RECORDS: Final = 100_000
+BATCH_BYTES: Final = 64 << 20
+BATCH_MAX_RECORDS: Final = 100_000
 # The length of strings is unknown. One string column may have long documents, and others are assumed to be short.
 # Batches for this estimate are small enough for strings of 500 KB, and cost little.
-_LONGEST_STRING_BYTES: Final = 16 << 10
+STRING_ROW_BYTES: Final = 16 << 10
 _STRING_BYTES: Final = 1 << 10
 _FIXED_BYTES: Final = {
     "NullType": 0,
@@ -78,9 +78,9 @@ def batch_limits(schema: spark.StructType) -> BatchLimits:
         else:
             return BatchLimits(_RECORDS_DEFAULT, _BYTES_DEFAULT)
     if string_columns:
-        row_bytes += _LONGEST_STRING_BYTES + string_columns * _STRING_BYTES
-    records = _BATCH_BYTES // max(row_bytes, 1)
-    return BatchLimits(max(1, min(records, _BATCH_MAX_RECORDS)), _BYTES_UNLIMITED)
+        row_bytes += STRING_ROW_BYTES + string_columns * _STRING_BYTES
+    records = BATCH_BYTES // max(row_bytes, 1)
+    return BatchLimits(max(1, min(records, BATCH_MAX_RECORDS)), BYTES_UNLIMITED)
 
 
 def _iterate_leaves(data_type: spark.DataType) -> Iterator[spark.DataType]:
@@ -96,11 +96,45 @@ class _SessionState:
     """The original settings of a session, and the limits of its running actions."""
 
     original: dict[str, str | None]
+    # The limits among them that a user has set.
+    user_settings: dict[str, str]
     active: list[BatchLimits]
 
 
 _lock = threading.Lock()
 _sessions: WeakKeyDictionary[SparkSession, _SessionState] = WeakKeyDictionary()
+# The values of settings that `enable` has set.
+_enabled: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+
+
+def find_user_settings(session: SparkSession) -> dict[str, str]:
+    """Return the settings that a session has, without those that `enable` or a running action has set."""
+    with _lock:
+        settings = session.conf.getAll
+        state = _sessions.get(session)
+        if state is None:
+            return _leave_out_enabled(session, settings)
+        others = {name: value for name, value in settings.items() if name not in state.original}
+        return others | {name: value for name, value in state.user_settings.items() if name in state.original}
+
+
+def set_default_limit(session: SparkSession, name: str, value: str) -> str | None:
+    """Set a limit of batches that a user has not set, and return its value before."""
+    with _lock:
+        _enabled.setdefault(session, {})[name] = value
+        state = _sessions.get(session)
+        if state is not None:
+            # It is set when the running actions end.
+            before, state.original[name] = state.original[name], value
+        else:
+            before = session.conf.getAll.get(name)
+            session.conf.set(name, value)
+        return before
+
+
+def _leave_out_enabled(session: SparkSession, settings: dict[str, str]) -> dict[str, str]:
+    enabled = _enabled.get(session, {})
+    return {name: value for name, value in settings.items() if enabled.get(name) != value}
 
 
 @contextlib.contextmanager
@@ -114,7 +148,8 @@ def batch_limit_settings(session: SparkSession, limits: BatchLimits) -> Iterator
         state = _sessions.get(session)
         if state is None:
             settings = session.conf.getAll
-            state = _SessionState({name: settings.get(name) for name in (_RECORDS, _BYTES)}, [])
+            original = {name: settings.get(name) for name in (MAX_BATCH_RECORDS, MAX_BATCH_BYTES)}
+            state = _SessionState(original, _leave_out_enabled(session, settings), [])
             _sessions[session] = state
         state.active.append(limits)
         _apply(session, state)
@@ -134,12 +169,12 @@ def _apply(session: SparkSession, state: _SessionState) -> None:
     limits = state.active[0]
     for other in state.active[1:]:
         limits = limits.least(other)
-    records, size = state.original[_RECORDS], state.original[_BYTES]
+    records, size = (state.user_settings.get(name) for name in (MAX_BATCH_RECORDS, MAX_BATCH_BYTES))
     if records is not None and int(records) > 0:
         limits = limits.least(BatchLimits(int(records), limits.bytes))
-    session.conf.set(_RECORDS, limits.records)
+    session.conf.set(MAX_BATCH_RECORDS, limits.records)
     # The size in the settings may have a unit, which only Spark parses.
-    session.conf.set(_BYTES, size if size is not None else limits.bytes)
+    session.conf.set(MAX_BATCH_BYTES, size if size is not None else limits.bytes)
 
 
 def _restore(session: SparkSession, state: _SessionState) -> None:

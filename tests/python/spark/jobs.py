@@ -154,6 +154,10 @@ def main() -> None:
     for name, value in config["conf"].items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    if scene == "connect":
+        changed = pds.spark.enable(spark).changed
+        if {name: spark.conf.get(name) for name in changed} != {name: new for name, (_, new) in changed.items()}:
+            raise AssertionError(changed)
     seen: dict[str, dict[str, Any]] = {}
     for target, (url, options) in config["targets"].items():
         with pds.Store(url, storage_options=options) as store:
