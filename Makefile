@@ -400,6 +400,7 @@ soak: setup build ## random and fault tests, long
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
 		--timeout 3600 $(ARGS)
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak and spark" --timeout 3600 $(ARGS)
 	$(MAKE) test-readers
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.

@@ -113,7 +113,7 @@ FILTERS = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(FILTERS)
 def test_random_filters(engines: tuple[pds.Table, duckdb.DuckDBPyConnection], condition: str) -> None:
     table, connection = engines

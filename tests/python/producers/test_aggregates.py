@@ -207,7 +207,10 @@ def assert_same(found: dict[str | None, dict[str, Any]], wanted: dict[str | None
         assert value is None or value == pytest.approx(other, rel=1e-14, abs=0.0, nan_ok=True)
 
 
-@pytest.mark.parametrize("seed", range(12))
+LONGER = [pytest.mark.slow, pytest.mark.soak]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=LONGER) for seed in range(4, 40))])
 def test_random_changes(memory_store: pds.Store, seed: int) -> None:
     rng = random.Random(seed)
     pipeline = declare(memory_store, page_rows=rng.choice([None, 4]), file_rows=rng.choice([None, 7]))

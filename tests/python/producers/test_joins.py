@@ -74,8 +74,11 @@ def _change(rng: random.Random, side: dict[int, list[Any]], column: str) -> pds.
     return pds.Changes(upserts, deletes)
 
 
+LONGER = [pytest.mark.slow, pytest.mark.soak]
+
+
 @pytest.mark.parametrize("skip_unchanged", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=LONGER) for seed in range(2, 20))])
 def test_random_changes(memory_store: pds.Store, seed: int, skip_unchanged: bool) -> None:
     rng = random.Random(seed)
     pipeline = _declare(memory_store, "p", skip_unchanged=skip_unchanged)

@@ -70,9 +70,13 @@ def test_random_graphs_and_updates(spark: SparkSession, s3_store: pds.Store, dat
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.s3
-def test_the_same_by_executors_in_processes_of_their_own() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", __file__]
+@pytest.mark.parametrize(
+    ("test", "count"),
+    [("test_vectors", len(CASES)), pytest.param("test_random_graphs_and_updates", 1, marks=pytest.mark.soak)],
+)
+def test_the_same_by_executors_in_processes_of_their_own(test: str, count: int) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"{__file__}::{test}"]
     environment = os.environ | {"PDS_SPARK_MASTER": CLUSTER}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 0, run.stdout[-4000:]
-    assert f"{len(CASES) + 1} passed" in run.stdout
+    assert f"{count} passed" in run.stdout

@@ -193,7 +193,9 @@ def run(query: Callable[[], Any]) -> Any:
         return type(error)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(predicates(), st.sampled_from(["auto", "streaming"]), st.none() | st.integers(0, 60))
 def test_random_filters_find_what_polars_finds(
     table: pds.Table, whole: pl.DataFrame, predicate: pl.Expr, engine: Any, rows: int | None
@@ -212,7 +214,9 @@ def test_random_filters_find_what_polars_finds(
         assert actual.equals(expected), predicate
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(predicates())
 def test_a_translated_filter_loses_no_row(table: pds.Table, whole: pl.DataFrame, predicate: pl.Expr) -> None:
     """Of the filter as it is written, too, which polars simplifies before it passes it on."""
