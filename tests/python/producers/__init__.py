@@ -1,0 +1,1 @@
+"""Pipelines: the model, and the tests that compare with it."""
