@@ -1,16 +1,19 @@
-//! Shorthand for comparisons (`CASE x WHEN …` and `nullif`), written out so that the comparisons are exact.
+//! Shorthand for comparisons (`CASE x WHEN …`, `nullif`, comparisons of rows), written out so that the comparisons are
+//! exact.
 
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion_common::{DataFusionError, Result, ScalarValue};
-use datafusion_expr::expr::{Case, Expr, ScalarFunction};
-use datafusion_expr::{Operator, binary_expr};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion_expr::expr::{Between, BinaryExpr, Case, Expr, ScalarFunction};
+use datafusion_expr::{Operator, binary_expr, not};
 use datafusion_functions::core::coalesce;
+
+use super::row_values::{compare, expand_list, is_row};
 
 /// Maximum number of nodes of all copies of an operand together.
 const MAX_COPIED: usize = 10_000;
 
 /// Rewrites shorthand to the expressions that it stands for.
-pub(super) fn desugar(expr: Expr) -> Result<Expr> {
+pub(super) fn desugar(expr: Expr, schema: &DFSchema) -> Result<Expr> {
     // Before anything asks for its type, which is as much work as the copies are.
     let (nodes, expanded) = count_nodes(&expr)?;
     if expanded - nodes > MAX_COPIED {
@@ -28,17 +31,17 @@ pub(super) fn desugar(expr: Expr) -> Result<Expr> {
             else_expr,
         }) if !operand.is_volatile() => {
             check_copies(&operand, when_then_expr.len(), "CASE")?;
-            let equals = |value| binary_expr(operand.as_ref().clone(), Operator::Eq, value);
+            let equals = |value| compare(operand.as_ref().clone(), Operator::Eq, value);
             let branches = when_then_expr.into_iter();
-            let pairs = branches.map(|(value, then)| (Box::new(equals(*value)), then));
-            let case = Case::new(None, pairs.collect(), else_expr);
+            let pairs = branches.map(|(value, then)| Ok((Box::new(equals(*value)?), then)));
+            let case = Case::new(None, pairs.collect::<Result<_>>()?, else_expr);
             Ok(Transformed::yes(Expr::Case(case)))
         }
         Expr::ScalarFunction(call) if is_nullif(&call) => {
             let mut args = call.args.into_iter();
             let (value, other) = (args.next().unwrap_or(NULL), args.next().unwrap_or(NULL));
             check_copies(&value, 2, "nullif")?;
-            let equal = binary_expr(value.clone(), Operator::Eq, other);
+            let equal = compare(value.clone(), Operator::Eq, other)?;
             let pairs = vec![(Box::new(equal), Box::new(NULL))];
             let case = Case::new(None, pairs, Some(Box::new(value)));
             Ok(Transformed::yes(Expr::Case(case)))
@@ -47,9 +50,26 @@ pub(super) fn desugar(expr: Expr) -> Result<Expr> {
         Expr::ScalarFunction(call) if call.func.name() == "nvl" => Ok(Transformed::yes(
             Expr::ScalarFunction(ScalarFunction::new_udf(coalesce(), call.args)),
         )),
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            compare(*left, op, *right).map(Transformed::yes)
+        }
+        Expr::Between(between) => expand_between(between).map(Transformed::yes),
+        Expr::InList(list) => expand_list(list, schema).map(Transformed::yes),
         other => Ok(Transformed::no(other)),
     });
     rewritten.map(|transformed| transformed.data)
+}
+
+/// `row BETWEEN …` as two comparisons; another one as it is.
+fn expand_between(between: Between) -> Result<Expr> {
+    if !is_row(&between.expr) {
+        return Ok(Expr::Between(between));
+    }
+    check_copies(&between.expr, 2, "BETWEEN")?;
+    let from = compare(between.expr.as_ref().clone(), Operator::GtEq, *between.low)?;
+    let to = compare(*between.expr, Operator::LtEq, *between.high)?;
+    let both = binary_expr(from, Operator::And, to);
+    Ok(if between.negated { not(both) } else { both })
 }
 
 /// How many nodes an expression has, now and when each value of a `coalesce` is copied into a condition of its own.

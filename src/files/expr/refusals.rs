@@ -23,21 +23,29 @@ fn reason_to_refuse(node: &Expr, schema: &DFSchema) -> Option<&'static str> {
     // Arrow compares months, then days, then nanoseconds: 25 hours would be less than a day.
     let intervals =
         "intervals cannot be compared; compare points in time, as in a > b + INTERVAL '1 day'";
+    // Structs and lists have an order in which NULL is the least value, and columns of them no statistics.
+    let is_nested = |expr: &Expr| type_of(expr).is_some_and(|data_type| data_type.is_nested());
+    let nested = "structs, lists and maps have no order; compare their fields";
     match node {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op {
-            op if is_comparison(*op) => {
-                (is_interval(left) || is_interval(right)).then_some(intervals)
+            op if is_comparison(*op) && (is_interval(left) || is_interval(right)) => {
+                Some(intervals)
+            }
+            Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq => {
+                (is_nested(left) || is_nested(right)).then_some(nested)
             }
             Operator::BitwiseShiftLeft | Operator::BitwiseShiftRight => Some(
                 "<< and >> are not supported, since bits are lost; multiply or divide by a power of two",
             ),
             _ => None,
         },
+        Expr::Between(Between { expr, .. }) if is_nested(expr) => Some(nested),
         Expr::Between(Between { expr, .. }) | Expr::InList(InList { expr, .. }) => {
             is_interval(expr).then_some(intervals)
         }
         Expr::ScalarFunction(call) => match call.func.name() {
             "greatest" | "least" if call.args.iter().any(is_interval) => Some(intervals),
+            "greatest" | "least" if call.args.iter().any(is_nested) => Some(nested),
             // Arrow gives totals, and cuts fractions of seconds.
             "date_part" if matches!(type_of(call.args.get(1)?), Some(DataType::Duration(_))) => {
                 Some(

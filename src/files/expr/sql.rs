@@ -96,6 +96,11 @@ pub(crate) fn planning_error(context: &str, e: DataFusionError) -> Error {
     match e {
         // Its causes repeat the message.
         DataFusionError::SQL(e, _) => invalid_expression(context, &e.to_string()),
+        // It asks for a report of a bug, where the expression has none.
+        DataFusionError::Internal(reason) => {
+            let (reason, _) = reason.split_once("\nbacktrace").unwrap_or((&reason, ""));
+            invalid_expression(context, reason)
+        }
         e => invalid_expression(context, &e.strip_backtrace()).with_source(e),
     }
 }
@@ -228,7 +233,7 @@ fn prepare(
     // expression means (casts that are not reversible, sums that wrap around).
     let simplifier = ExprSimplifier::new(context.clone());
     // Balance first: each level of a long chain would walk all levels below it.
-    let widened = widen(desugar(balance(expr))?, schema)?;
+    let widened = widen(desugar(balance(expr), schema)?, schema)?;
     let local = to_local_times(widened, schema)?;
     let exact = keep_exact(local, schema, target)?;
     let coerced = simplifier.coerce(exact, schema)?;
