@@ -12,6 +12,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{
@@ -174,7 +176,39 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         }
         Err(e) => relabel(source, unpacked_type).ok_or_else(|| conversion_error(e))?,
     };
+    check_finite(source, &converted, column)?;
     pack(converted, target).map_err(conversion_error)
+}
+
+/// Refuses floats that became infinite because their type is too narrow for them.
+fn check_finite(source: &ArrayRef, converted: &ArrayRef, column: &str) -> Result<()> {
+    if !(converted.data_type().is_floating() && source.data_type().is_numeric()) {
+        return Ok(());
+    }
+    let overflow = find_overflow(source, converted);
+    let overflow = overflow.map_err(|e| Error::invalid(format!("column {column:?}: {e}")))?;
+    match overflow {
+        None => Ok(()),
+        Some(value) => Err(Error::invalid(format!(
+            "column {column:?}: {value:e} is beyond the range of {}",
+            converted.data_type()
+        ))),
+    }
+}
+
+/// A finite number that became infinite in a cast to floats.
+pub(crate) fn find_overflow(
+    source: &ArrayRef,
+    converted: &ArrayRef,
+) -> std::result::Result<Option<f64>, ArrowError> {
+    let wide = |values: &ArrayRef| arrow_cast::cast(values, &DataType::Float64);
+    let (before, after) = (wide(source)?, wide(converted)?);
+    let before = before.as_primitive::<Float64Type>().iter();
+    let mut pairs = before.zip(after.as_primitive::<Float64Type>());
+    Ok(pairs.find_map(|(before, after)| {
+        let before = before.filter(|value| value.is_finite())?;
+        after?.is_infinite().then_some(before)
+    }))
 }
 
 /// Whether two types differ at most in the names of nested fields and in whether a map is sorted.

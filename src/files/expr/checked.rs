@@ -5,13 +5,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Decimal128Type, Decimal256Type, Float64Type, Int64Type};
+use arrow_array::types::{Decimal128Type, Decimal256Type, Int64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Schema};
 use datafusion_common::{DataFusionError, Result, ScalarValue};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::expressions::CastExpr;
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::parquet::types::find_overflow;
 
 /// The most characters that a text is padded to.
 const MAX_PADDED_CHARS: i64 = 65_536;
@@ -134,16 +136,7 @@ fn check_digits(values: &ArrayRef) -> std::result::Result<(), ArrowError> {
 
 fn narrow(values: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     let narrowed = arrow_cast::cast(values, to)?;
-    let wide = |values: &ArrayRef| arrow_cast::cast(values, &DataType::Float64);
-    let (before, after) = (wide(values)?, wide(&narrowed)?);
-    let before = before.as_primitive::<Float64Type>().iter();
-    let after = after.as_primitive::<Float64Type>();
-    let mut pairs = before.zip(after);
-    let lost = pairs.find_map(|(before, after)| {
-        let before = before.filter(|value| value.is_finite())?;
-        after?.is_infinite().then_some(before)
-    });
-    match lost {
+    match find_overflow(values, &narrowed)? {
         Some(value) => {
             let message = format!("{value} is beyond the range of {to}");
             Err(DataFusionError::Execution(message))

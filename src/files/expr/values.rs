@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, StringArray, UInt32Array, new_null_array};
 use arrow_cast::display::FormatOptions;
 use arrow_cast::{CastOptions, cast_with_options};
@@ -127,8 +128,32 @@ pub(crate) fn is_exact(text: &str, data_type: &DataType) -> bool {
         DataType::Date32 | DataType::Date64 => {
             exact_as(&DataType::Timestamp(TimeUnit::Microsecond, None)).unwrap_or(false)
         }
+        float if float.is_floating() => {
+            parse(float).is_some_and(|value| is_that_float(text, &value))
+        }
         other => !other.is_nested() && parse(other).is_some(),
     }
+}
+
+/// Whether a float is finite where the text is, and the whole number that the text is.
+fn is_that_float(text: &str, value: &ArrayRef) -> bool {
+    let Ok(wide) = cast_with_options(value, &DataType::Float64, &STRICT) else {
+        return false;
+    };
+    let float = wide.as_primitive::<Float64Type>().value(0);
+    let names_infinity = text
+        .trim()
+        .trim_start_matches(['+', '-'])
+        .starts_with(['i', 'I']);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "whole numbers that do not fit differ"
+    )]
+    let is_whole = text
+        .trim()
+        .parse::<i128>()
+        .map_or(true, |number| float as i128 == number);
+    (float.is_finite() || float.is_nan() || names_infinity) && is_whole
 }
 
 /// The JSON of a constant of a column: as [`to_json`], but floats have the digits of 64 bits, so that a wider type

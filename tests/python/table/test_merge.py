@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -294,3 +295,18 @@ def test_a_merge_is_carried_out_as_often_as_it_is_asked(memory_store: pds.Store)
     assert merge.execute().rows == 1
     merge.execute()
     assert _all(table) == [(1, 1, "b")]
+
+
+@pytest.mark.parametrize(("to", "value"), [(pa.float32(), 1e300), (pa.float32(), -1e39), (pa.float16(), 70_000.0)])
+def test_a_float_that_is_too_great_for_its_column_is_refused(
+    memory_store: pds.Store, to: pa.DataType, value: float
+) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("f", to)]), key="id")
+    source = pa.table({"id": [1], "x": [value]})
+    with pytest.raises(pds.InvalidInput, match=r'column "f": .* is beyond the range of Float'):
+        table.merge(source).when_not_matched_insert({"id": "source.id", "f": "source.x"}).execute()
+    assert table.scan().count() == 0
+    # What is infinite stays so.
+    source = pa.table({"id": [1], "x": [math.inf]})
+    table.merge(source).when_not_matched_insert({"id": "source.id", "f": "source.x"}).execute()
+    assert table.scan().to_pyarrow()["f"][0].as_py() == math.inf

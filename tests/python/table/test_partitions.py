@@ -208,6 +208,18 @@ def test_values_of_many_types(memory_store: pds.Store, kind: pa.DataType, folder
     assert table.scan().to_pyarrow()["part"].to_pylist() == [value, value]
 
 
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [(pa.float32(), "1e39"), (pa.float64(), "1e400"), (pa.float32(), "16777217"), (pa.float16(), "70000")],
+)
+def test_floats_that_the_type_does_not_have(memory_store: pds.Store, kind: pa.DataType, folder: str) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("part", kind)]))
+    memory_store.write(f"in/part={folder}/f.parquet", _parquet(pa.table({"id": [1]})))
+    with pytest.raises(pds.InvalidInput, match=folder):
+        table.add_files(f"in/part={folder}/f.parquet", hive_partitioning=True)
+    assert table.version == 1
+
+
 def test_a_wider_type_reads_the_same_value(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("part", pa.float32())]))
     memory_store.write("in/part=0.1/f.parquet", _parquet(pa.table({"id": [1]})))
