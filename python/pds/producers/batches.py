@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pds.arguments import compact_batch
 from pds.producers.convert import BadValueError, choose_family, reject, storage_type
-from pds.producers.errors import ProduceError
+from pds.producers.errors import ProduceError, describe_error
 from pds.producers.groups import MAX_ROWS, Cursor, Run, differ, make_schema, split_key, take, to_keys, to_plain
 from pds.producers.locations import locate_error, locate_function
 
@@ -122,7 +122,7 @@ class BatchFunction:
             result = self._function(batch)
         except Exception as error:
             location = locate_error(error, self._function, None)
-            raise self._error(batch, f"{type(error).__name__}: {error}", location=location) from error
+            raise self._error(batch, describe_error(error), location=location) from error
         try:
             return self._convert(batch, result)
         except BadValueError as error:
@@ -142,7 +142,10 @@ class BatchFunction:
             raise BadValueError(f"expected a pyarrow.RecordBatch, got {type(result).__name__}")
         if sorted(result.schema.names) != ["key", "source_row", "value"]:
             raise BadValueError(f"expected the columns source_row, key and value, got {result.schema.names}")
-        rows = result.column("source_row")
+        rows: _ArrowArray = result.column("source_row")
+        if len(rows) == 0:
+            # An empty list has the type of nulls in Arrow.
+            rows = pa.array([], pa.int64())
         if not pa.types.is_integer(rows.type) or rows.null_count:
             raise BadValueError(f"source_row must be integers without null, not {rows.type}")
         limits: Any = pc.min_max(rows).as_py()
@@ -173,7 +176,8 @@ def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
         if not _is_widening(array.type, field.type):
             raise BadValueError(f"expected {field.type}, got {array.type}; cast it in the function")
         result = array.cast(field.type)
-        back = result.cast(array.type)
+        # Arrow does not cast to the type of nulls alone, of which there is one value.
+        back = array if pa.types.is_null(array.type) else result.cast(array.type)
         if pa.types.is_nested(storage_type(field.type)):
             # Arrow finds not-a-number in a list different from itself.
             is_exact = back.equals(array) or str(back.to_pylist()) == str(array.to_pylist())

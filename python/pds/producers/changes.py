@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pds.arguments import arrow_stream
 from pds.errors import InvalidInput, InvalidType
+from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.errors import abbreviate
 from pds.producers.graph import SourceInput
 
@@ -139,8 +140,12 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
 
 
 def _to_array(name: str, values: list[Any], field: pa.Field[Any]) -> pa.Array[Any]:
+    """Return values as they are: one that the type does not have exactly is refused, as what functions emit is."""
     try:
-        array: pa.Array[Any] = pa.array(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        # A null where the field does not allow it is reported by the engine.
+        builder = ColumnBuilder(field.with_nullable(True))  # noqa: FBT003
+        for value in values:
+            builder.append(value)
+        return builder.finish()
+    except (BadValueError, TypeError) as error:
         raise InvalidInput(f"a {field.name} of {name!r} is not of type {field.type}: {error}") from error
-    return array

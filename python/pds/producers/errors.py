@@ -30,6 +30,14 @@ class ProduceError(Exception):
         return type(self), (self.stage, self.key, self.reason, self.location)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the type and the text of an error, whatever its `__str__` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as failure:  # noqa: BLE001 the error of a user's class
+        return f"{type(error).__name__}, whose text cannot be made: {type(failure).__name__}"
+
+
 def abbreviate(value: object) -> str:
     """Return the `repr` of a value, cut to 200 characters."""
     text = repr(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
@@ -108,7 +108,7 @@ class Pipeline(Upkeep):
             InvalidType: An argument has an invalid type.
         """
         arguments = self._make_arguments(base_version, idempotency_key)
-        inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
+        inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
         with reported("update", progress):
             return self._update(inputs, arguments)
 
@@ -181,7 +181,7 @@ class Pipeline(Upkeep):
         Arguments and errors are those of `update`; no version is made.
         """
         arguments = self._make_arguments(base_version, idempotency_key)
-        inputs = self._make_inputs(arguments).of_changes({**(changes or {}), **named})
+        inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
         with reported("preview", progress):
             handle = self._preview(inputs, arguments)
         return Preview(handle, self._location.store, self._memory_limit)
@@ -336,3 +336,14 @@ class Pipeline(Upkeep):
 
     def __repr__(self) -> str:
         return f"Pipeline({self._location.store!r}, {self.path!r})"
+
+
+def _merge_names(
+    changes: Mapping[str, Changes | Replace] | None, named: Mapping[str, Changes | Replace]
+) -> dict[str, Any]:
+    twice = sorted((changes or {}).keys() & named.keys())
+    if twice:
+        raise InvalidInput(
+            f"the changes of {twice[0]!r} are given twice: as an argument and in the dict; give them once"
+        )
+    return {**(changes or {}), **named}

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.convert import BadValueError, ColumnBuilder
-from pds.producers.errors import ProduceError, abbreviate
+from pds.producers.errors import ProduceError, abbreviate, describe_error
 from pds.producers.groups import to_keys, to_plain, to_python
 from pds.producers.locations import locate_error
 
@@ -94,7 +94,7 @@ class PreservePass:
 
     def _failure(self, key: object, error: Exception) -> ProduceError:
         location = locate_error(error, self._function, None)
-        reason = str(error) if isinstance(error, BadValueError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, BadValueError) else describe_error(error)
         return ProduceError(self._stage, to_plain(key), f"the hook that preserves values: {reason}", location)
 
     def get_state(self) -> str:

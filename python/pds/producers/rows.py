@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from pds.producers.convert import UNCOUNTED_BYTES, BadValueError, ColumnBuilder, measure, reject
-from pds.producers.errors import ProduceError, abbreviate
+from pds.producers.errors import ProduceError, abbreviate, describe_error
 from pds.producers.groups import MAX_BYTES, MAX_ROWS, Chunk, Cursor, Run, make_schema, take, to_keys, to_plain
 from pds.producers.locations import locate_error, locate_function
 
@@ -277,7 +277,7 @@ class RowFunction:
             if run.failure is not None:
                 raise run.failure from run.failure.__cause__
             is_bad_value = isinstance(error, BadValueError)
-            reason = str(error) if is_bad_value else f"{type(error).__name__}: {error}"
+            reason = str(error) if is_bad_value else describe_error(error)
             location = locate_error(error, self._function, call.pairs)
             cause = error.__cause__ or error if is_bad_value else error
             raise ProduceError(self._stage, to_plain(call.key), reason, location) from cause

@@ -13,6 +13,7 @@ from pds.errors import InvalidInput
 from pds.producers.changes import to_key_stream
 from pds.producers.convert import BadValueError
 from pds.producers.groups import to_python
+from pds.table.checks import check_version
 from pds.table.scan import Rows
 
 if TYPE_CHECKING:
@@ -163,8 +164,9 @@ class PipelineTable(Summarized):
 
         Raises:
             InvalidInput: This is a source, or the version does not exist.
+            InvalidType: The version is not an integer.
             VersionExpired: A vacuum removed the version.
         """
         handle = self._get_handle()
-        opened = handle if version is None else handle.at(version)
+        opened = handle if version is None else handle.at(check_version(version))
         return PipelineRows(lambda: opened.changes(self.name, self._memory_limit)).to_pyarrow()
