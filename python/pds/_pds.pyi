@@ -16,6 +16,7 @@ __all__ = [
     "PreviewHandle",
     "ProgressHandle",
     "Scan",
+    "SharedIngestHandle",
     "StagedPart",
     "StoreHandle",
     "StoredFile",
@@ -109,6 +110,7 @@ __all__ = [
     "widen",
     "with_columns",
     "write_dataset",
+    "write_task_slice",
     "writer_task",
 ]
 
@@ -726,6 +728,24 @@ class ChainHandle:
     def compact(self, target_bytes: int, options: _Options, timeout: float) -> _ChainCompactFields | None: ...
     def vacuum(self, older_than: float, dry_run: bool) -> _ChainVacuumFields: ...
 
+@final
+class SharedIngestHandle:
+    @staticmethod
+    def begin(
+        chain: ChainHandle,
+        schema: pa.Schema,
+        event_time: str | None,
+        watermark: str | None,
+        source_state: dict[str, str] | None,
+        options: _Options,
+        timeout: float,
+    ) -> SharedIngestHandle: ...
+    def task(self, rows_before: int) -> bytes: ...
+    def commit(self, messages: list[bytes]) -> _AppendFields | None: ...
+
+def write_task_slice(
+    store: StoreHandle, path: str, task: bytes, data: object, options: _Options, threads: int
+) -> bytes | None: ...
 def export_delta(snapshot: TableHandle, leave_out: list[str] | None, rebuild: bool) -> _DeltaExportFields: ...
 def check_iceberg_location(url: str) -> None: ...
 def export_iceberg(

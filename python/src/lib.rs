@@ -16,6 +16,7 @@ mod input;
 mod logging;
 mod odf;
 mod odf_results;
+mod odf_tasks;
 mod odf_values;
 mod parts;
 mod pipeline;
@@ -66,6 +67,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     rewrite_tasks::register(module)?;
     alter::register(module)?;
     odf::register(module)?;
+    odf_tasks::register(module)?;
     odf_values::register(module)?;
     engine::register(module)?;
     pipeline::register(module)?;

@@ -143,7 +143,7 @@ impl ChainHandle {
     }
 
     /// Returns the chain; in a forked process with a client of its own.
-    fn open_chain(&self) -> Result<Chain> {
+    pub(crate) fn open_chain(&self) -> Result<Chain> {
         self.chain.with_store(self.store.store()?)
     }
 
@@ -172,6 +172,23 @@ fn parse_source_state(
     let as_invalid = |e: Error| e.with_kind(ErrorKind::InvalidInput).context("source_state");
     let parsed = SourceState::from_fields(&fields).map_err(as_invalid);
     Ok(Some(into_py_result(py, parsed)?))
+}
+
+pub(crate) fn parse_ingest_options(
+    py: Python<'_>,
+    event_time: Option<String>,
+    watermark: Option<&str>,
+    source_state: Option<&Bound<'_, PyAny>>,
+    options: &PyWriteOptions,
+    timeout: f64,
+) -> PyResult<IngestOptions> {
+    Ok(IngestOptions {
+        event_time,
+        watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
+        source_state: parse_source_state(py, source_state)?,
+        write_options: into_py_result(py, options.to_write_options())?,
+        timeout: into_py_result(py, parse_seconds("timeout", timeout))?,
+    })
 }
 
 impl BlockHandle {
@@ -282,13 +299,8 @@ impl ChainHandle {
         options: PyWriteOptions,
         timeout: f64,
     ) -> PyResult<IngestFields> {
-        let ingest_options = IngestOptions {
-            event_time,
-            watermark: into_py_result(py, watermark.map(odf::parse_time).transpose())?,
-            source_state: parse_source_state(py, source_state)?,
-            write_options: into_py_result(py, options.to_write_options())?,
-            timeout: into_py_result(py, parse_seconds("timeout", timeout))?,
-        };
+        let ingest_options =
+            parse_ingest_options(py, event_time, watermark, source_state, &options, timeout)?;
         let chain = into_py_result(py, self.open_chain())?;
         let input = extract_reader(data)?;
         let ingested = run(py, move || async move {

@@ -29,7 +29,7 @@ use super::multihash::Multihash;
 use super::rows::SliceStats;
 use super::rules::ChainState;
 use super::schema;
-use super::slice::{build_slice_snapshot, remove_slice, write_slice};
+use super::slice::{SliceOptions, build_slice_snapshot, remove_slice, write_slice};
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -329,6 +329,10 @@ async fn merge_slices(
     });
     let rows: Box<dyn RecordBatchReader + Send> =
         Box::new(RecordBatchIterator::new(counted_rows, schema));
+    let options = SliceOptions {
+        write_options: options,
+        threads: None,
+    };
     let new_slice = write_slice(chain, rows, slice_stats, first.start, options).await?;
     match new_slice {
         Some(new_slice) if new_slice.slice.end == last.end => Ok(new_slice.slice),

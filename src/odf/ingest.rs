@@ -33,7 +33,9 @@ use super::lease::WriteLease;
 use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
 use super::schema;
-use super::slice::{UncommittedSlice, build_slice_snapshot, remove_slice, write_slice};
+use super::slice::{
+    SliceOptions, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice,
+};
 use super::time::UtcDateTime;
 use super::vocabulary::{Vocabulary, system_fields};
 use crate::error::{Error, Result};
@@ -115,7 +117,7 @@ async fn append_slice(
     let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
     loop {
         attempts += 1;
-        let planned = write.plan.events(&state, write.slice.as_ref(), options);
+        let planned = write.plan.events(&state, write.slice.as_slice(), options);
         let events = planned.map_err(HeadError::NotMoved)?;
         let time = chain.time_after(&state);
         let lease = &write.lease;
@@ -244,19 +246,23 @@ fn rename_system_field(field: &Field, before: &Vocabulary, after: &Vocabulary) -
 }
 
 /// The columns and the first offset of the new slice.
-#[derive(PartialEq)]
-struct IngestPlan {
-    vocabulary: Vocabulary,
+#[derive(Debug, PartialEq)]
+pub(super) struct IngestPlan {
+    pub(super) vocabulary: Vocabulary,
     /// All columns of a slice.
-    slice_schema: SchemaRef,
+    pub(super) slice_schema: SchemaRef,
     /// The `SetDataSchema` event of these columns, if the chain has none yet.
-    new_schema_event: Option<Value>,
+    pub(super) new_schema_event: Option<Value>,
     /// The offset of the first row.
-    start: u64,
+    pub(super) start: u64,
 }
 
 impl IngestPlan {
-    fn new(state: &ChainState, input_schema: &Schema, options: &IngestOptions) -> Result<Self> {
+    pub(super) fn new(
+        state: &ChainState,
+        input_schema: &Schema,
+        options: &IngestOptions,
+    ) -> Result<Self> {
         let vocabulary = state.vocabulary.clone();
         let (target, new_schema_event) = if let Some(event) = &state.schema_event {
             (schema::arrow_from_event(event)?, None)
@@ -309,35 +315,59 @@ impl IngestPlan {
         })
     }
 
-    /// Makes the events to append; none if nothing changes.
-    fn events(
+    /// Makes the events to append, one for each slice; none if nothing changes. The watermark and the state of the
+    /// source that the options have are those of the last slice.
+    pub(super) fn events(
         &self,
         state: &ChainState,
-        new_slice: Option<&UncommittedSlice>,
+        new_slices: &[UncommittedSlice],
         options: &IngestOptions,
     ) -> Result<Vec<Value>> {
         let mut events: Vec<Value> = self.new_schema_event.iter().cloned().collect();
-        let previous_watermark = state.watermark();
-        let latest_ms = new_slice.and_then(|new_slice| new_slice.latest_event_time_ms);
-        let latest_event_time = latest_ms.map(event_time_from_millis).transpose()?;
+        let mut data = state.next_data_event();
+        let (last_slice, other_slices) = match new_slices.split_last() {
+            Some((last, others)) => (Some(last), others),
+            None => (None, new_slices),
+        };
+        for new_slice in other_slices {
+            if options.watermark.is_none() {
+                data.new_watermark = data.new_watermark.max(new_slice.latest_event_time()?);
+            }
+            data.new_data = Some(new_slice.slice.clone());
+            let next_data = DataEvent {
+                prev_offset: data.last_offset(),
+                new_data: None,
+                ..data.clone()
+            };
+            events.push(Event::AddData(data).to_fields());
+            data = next_data;
+        }
+        let latest_event_time = last_slice.map(UncommittedSlice::latest_event_time);
         let watermark = match options.watermark {
             Some(explicit) => Some(explicit),
-            None => previous_watermark.max(latest_event_time),
+            None => data
+                .new_watermark
+                .max(latest_event_time.transpose()?.flatten()),
         };
         let source = options.source_state.as_ref();
         let previous_state = source.and_then(|s| state.source_states.get(&s.source_name));
-        let advances = watermark != previous_watermark || source != previous_state;
-        if new_slice.is_none() && !advances {
+        let advances = watermark != data.new_watermark || source != previous_state;
+        if last_slice.is_none() && !advances {
             return Ok(events);
         }
-        let data = DataEvent {
-            new_data: new_slice.map(|new_slice| new_slice.slice.clone()),
-            new_watermark: watermark,
-            new_source_state: options.source_state.clone(),
-            ..state.next_data_event()
-        };
+        data.new_data = last_slice.map(|new_slice| new_slice.slice.clone());
+        data.new_watermark = watermark;
+        data.new_source_state.clone_from(&options.source_state);
         events.push(Event::AddData(data).to_fields());
         Ok(events)
+    }
+}
+
+impl UncommittedSlice {
+    fn latest_event_time(&self) -> Result<Option<UtcDateTime>> {
+        self.latest_event_time_ms
+            .map(event_time_from_millis)
+            .transpose()
     }
 }
 
@@ -387,7 +417,6 @@ async fn write(
     options: &IngestOptions,
     time: UtcDateTime,
 ) -> Result<Option<UncommittedSlice>> {
-    let stats: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(SliceStats::new(&plan.slice_schema)?));
     let system_columns = SystemColumns {
         slice_schema: Arc::clone(&plan.slice_schema),
         vocabulary: plan.vocabulary.clone(),
@@ -395,6 +424,23 @@ async fn write(
         start: plan.start,
         system_time_ms: time.timestamp_millis(),
     };
+    let options = SliceOptions {
+        write_options: &options.write_options,
+        threads: None,
+    };
+    write_rows(chain, system_columns, input, options).await
+}
+
+/// Writes rows with their system columns as a slice; None if there are no rows.
+pub(super) async fn write_rows(
+    chain: &Chain,
+    system_columns: SystemColumns,
+    input: Box<dyn RecordBatchReader + Send>,
+    options: SliceOptions<'_>,
+) -> Result<Option<UncommittedSlice>> {
+    let stats = SliceStats::new(&system_columns.slice_schema)?;
+    let stats: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(stats));
+    let start = system_columns.start;
     let rows = add_system_columns(input, system_columns, Arc::clone(&stats))?;
-    write_slice(chain, rows, stats, plan.start, &options.write_options).await
+    write_slice(chain, rows, stats, start, options).await
 }

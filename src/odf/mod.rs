@@ -3,7 +3,7 @@
 //!
 //! [`block`] defines one block, its bytes and its hash, [`event`] what it says. [`rules`] checks which block may follow
 //! in a chain. [`chain`] keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`mod@ingest`] appends
-//! rows, [`view`] reads a chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small
+//! rows, [`ingest_tasks`] those of many processes, [`view`] reads a chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small
 //! slices, [`mod@vacuum`] removes objects that no reference leads to, and [`attach`] records the schemas of tables and
 //! datasets.
 //!
@@ -29,6 +29,7 @@ mod evolution;
 mod fields;
 mod head;
 pub mod ingest;
+pub mod ingest_tasks;
 mod layout;
 mod lease;
 pub mod multihash;
@@ -53,6 +54,7 @@ pub use self::compact::{Compacted, compact};
 pub use self::event::{DatasetKind, Event, Slice, SourceState};
 pub use self::event_kind::EventKind;
 pub use self::ingest::{IngestOptions, Ingested, ingest};
+pub use self::ingest_tasks::{SharedIngest, SliceTask, TaskSlice, write_task_slice};
 pub use self::multihash::{DatasetId, Multihash};
 pub use self::time::{UtcDateTime, from_text as parse_time, to_text as format_time};
 pub use self::vacuum::{RemovedFiles, vacuum};

@@ -29,6 +29,14 @@ use crate::table::{Table, external_snapshot};
 /// The most bytes of a file that wait to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
 
+/// How a slice is written.
+#[derive(Clone, Copy)]
+pub(super) struct SliceOptions<'a> {
+    pub(super) write_options: &'a WriteOptions,
+    /// The number of threads that encode. Defaults to that of the processors.
+    pub(super) threads: Option<usize>,
+}
+
 /// A slice that was published and is not in a block yet.
 pub(super) struct UncommittedSlice {
     pub(super) slice: Slice,
@@ -55,9 +63,13 @@ pub(super) async fn write_slice(
     rows: Box<dyn RecordBatchReader + Send>,
     stats: Arc<Mutex<SliceStats>>,
     start: u64,
-    options: &WriteOptions,
+    options: SliceOptions<'_>,
 ) -> Result<Option<UncommittedSlice>> {
     let store = chain.store();
+    let SliceOptions {
+        write_options: options,
+        threads,
+    } = options;
     let staging = Staging::new(store, None, options.memory_limit_bytes);
     let identity = PartIdentity {
         write_id: store.clock().new_id(),
@@ -73,6 +85,7 @@ pub(super) async fn write_slice(
     };
     let mut write_plan = WritePlan::new(rows.schema(), options, identity)?;
     write_plan.keep_empty = false;
+    write_plan.threads = threads.unwrap_or(write_plan.threads);
     // The bytes of the file are hashed beside the columns of the rows that come after.
     let file_hasher = SharedHasher::new(waiting_bytes);
     write_plan.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;

@@ -1,12 +1,13 @@
 //! The system columns: their names, which the vocabulary of a chain gives, and their types.
 
 use arrow_schema::{DataType, Field, TimeUnit};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fields::get_text;
 
 /// The names of the system columns.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vocabulary {
     /// The column of offsets, the numbers of the rows.
     pub offset: String,

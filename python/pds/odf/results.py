@@ -17,12 +17,13 @@ class IngestResult(Result):
 
     Attributes:
         blocks: The appended blocks, oldest first; empty if nothing changed.
-        rows: The number of rows in the new slice.
+        rows: The number of new rows.
         first_offset: The offset of the first row; None without rows.
         last_offset: The offset of the last row; None without rows.
-        bytes: The size of the slice, in bytes.
-        logical_hash: The hash of the rows of the slice; None without rows.
-        physical_hash: The hash of the bytes of the slice, which is its name; None without rows.
+        bytes: The size of the slice, in bytes; of several slices, of all.
+        logical_hash: The hash of the rows of the slice; None without rows, and if tasks have written several slices,
+            which `pds.spark.ingest` does: each has its hashes in its block, as `block.event.new_data`.
+        physical_hash: The hash of the bytes of the slice, which is its name; None as above.
         attempts: The number of attempts to move the head.
     """
 

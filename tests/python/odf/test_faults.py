@@ -16,6 +16,7 @@ import pytest
 import pds
 from fault_runs import DISTINCT, ENDS_UPLOADS, FEW_AT_ONCE, LASTING, Case, Operation, Run, ended, plan, run_all, store
 from pds import odf
+from pds.odf.shared_ingest import SharedIngest
 from scripted_s3 import FAULTS
 
 if TYPE_CHECKING:
@@ -52,10 +53,20 @@ def _filled(place: pds.Store) -> None:
         _open(place).ingest(_rows(seed), event_time="at")
 
 
+def _ingest_by_tasks(place: pds.Store) -> None:
+    """As an ingest, by the steps of one of which many processes write the slices."""
+    rows = _rows(9)
+    shared = SharedIngest.begin(_open(place), rows.schema, event_time="at")
+    result = shared.commit(shared.task(0).write(rows.to_reader(), 1))
+    assert result is not None, "there is no other writer"
+
+
 OPERATIONS = {
     "create": Operation(_create, lambda _: None),
     "first ingest": Operation(lambda s: _open(s).ingest(_rows(9), event_time="at"), _create),
     "ingest": Operation(lambda s: _open(s).ingest(_rows(9), event_time="at"), _filled),
+    "first ingest by tasks": Operation(_ingest_by_tasks, _create),
+    "ingest by tasks": Operation(_ingest_by_tasks, _filled),
     "append": Operation(lambda s: _open(s).append(odf.SetInfo(description="air")), _filled),
     "append two": Operation(
         lambda s: _open(s).append([odf.SetInfo(description="air"), odf.SetLicense("a", "b", "c", "d")]), _filled
