@@ -1,27 +1,45 @@
-"""Appends a DataFrame to a dataset of the Open Data Fabric, as one slice.
+"""Appends a DataFrame to a dataset of the Open Data Fabric, by tasks that write the slices.
 
-The tasks write a temporary dataset of parts, exactly once even if tasks fail. The driver then streams the parts, in
-the order of the partitions, into the slice, assigns offsets, hashes the rows, and moves the head.
+The tasks of a first job write the rows to temporary files and count them, exactly once even if tasks fail. So the
+driver knows the offset at which each slice begins. The tasks of a second job read their files, number and hash the
+rows, and write a slice each; the driver appends the blocks of all slices by one move of the head. Only counts, sizes
+and hashes come to the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from pds import ParquetDatasetStore
-from pds.errors import RemoteStoreError
-from pds.spark.write import write_dataset
+import pyarrow as pa
+
+from pds import ParquetDatasetStore, StagedPart
+from pds.errors import CommitConflict, InvalidInput, InvalidType, RemoteStoreError
+from pds.odf import Dataset
+from pds.odf.shared_ingest import SharedIngest
+from pds.spark.changes import flatten, run_tasks
+from pds.spark.schema import align_to_schema
+from pds.spark.tasks import choose_attempts
+from pds.spark.write import check_frame, prepare_parts, publish, require_shippable
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from pyspark.sql import DataFrame
 
-    from pds.odf import Dataset, IngestResult
+    from pds import DatasetManifest
+    from pds._pds import PartIndex
+    from pds.odf import IngestResult
+    from pds.odf.shared_ingest import SliceTask
 
 __all__ = ["ingest"]
+
+_SLICE_BYTES: Final = 128 << 20
+# It follows its correct-from in the same slice.
+_CORRECT_TO: Final = 3
 
 
 def ingest(
@@ -31,34 +49,166 @@ def ingest(
     event_time: str | None = None,
     watermark: dt.datetime | str | None = None,
     source_state: dict[str, str] | None = None,
+    slice_bytes: int = _SLICE_BYTES,
 ) -> IngestResult:
-    """Append the rows of a DataFrame to a dataset, as `Dataset.ingest` does for a table.
+    """Append the rows of a DataFrame to a dataset, in the order of its partitions, all or none.
 
-    The plan runs once. The memory of the driver is bounded. Rows are written twice: by the tasks to temporary files,
-    and by the driver, with offsets and hashes, to the slice. The temporary files are removed at the end, also after
-    an error.
+    The chain is the same as if `Dataset.ingest` were called for each slice. A slice has the rows of one partition, or
+    of several that are small. The plan runs once. Rows are written twice: to temporary files, which are removed at the
+    end, also after an error, and to the slices. If another writer appends rows meanwhile, the slices are written again
+    from the temporary files. Slices of tasks whose job failed are in no block, and a vacuum removes them.
 
     Args:
         df: A batch DataFrame of a classic or a Connect session.
-        dataset: The dataset. The executors must be able to reach its store.
+        dataset: The dataset. The executors must be able to reach its store. The store's options, including credentials
+            that were passed, are sent to the executors.
         event_time: As for `Dataset.ingest`.
-        watermark: As for `Dataset.ingest`.
-        source_state: As for `Dataset.ingest`.
+        watermark: As for `Dataset.ingest`; it is that of the last slice.
+        source_state: As for `Dataset.ingest`; it is that of the last slice.
+        slice_bytes: Neighboring partitions are one slice if their temporary files have up to so many bytes together.
 
     Returns:
-        The appended blocks and the slice.
+        The appended blocks; with several slices, each has the hashes of its slice.
 
     Raises:
-        InvalidInput, InvalidType: As for `write_dataset` and `Dataset.ingest`.
-        InvalidAppend, CommitConflict, CommitStateUnknown, TransactionExpired: As for `Dataset.ingest`.
-        pyspark.errors.PySparkException: The job failed. The dataset is unchanged.
+        InvalidInput: As for `Dataset.ingest`, or the store cannot be sent to the executors. What the columns show is
+            raised before the first job.
+        InvalidType: An argument has an invalid type, or columns have types that cannot be written. As above.
+        InvalidAppend, CommitConflict, CommitStateUnknown, TransactionExpired: As for `Dataset.ingest`. The timeout of
+            the dataset begins with the first attempt to commit.
+        pyspark.errors.PySparkException: A job failed. The dataset is unchanged.
     """
+    schema = check_frame(df)
+    if not isinstance(dataset, Dataset):
+        raise InvalidType(f"dataset must be a pds.odf.Dataset, not {type(dataset).__name__}")
+    if isinstance(slice_bytes, bool) or not isinstance(slice_bytes, int):
+        raise InvalidType(f"slice_bytes must be an integer, not {slice_bytes!r}")
+    if slice_bytes < 1:
+        raise InvalidInput(f"slice_bytes must be positive, not {slice_bytes}")
+    require_shippable(dataset.store, dataset.store)
+    options: dict[str, Any] = {"event_time": event_time, "watermark": watermark, "source_state": source_state}
+    # Raises what is wrong with the arguments and the columns.
+    shared = SharedIngest.begin(dataset, schema, **options)
     datasets = ParquetDatasetStore(dataset.store)
     key = f"{dataset.path}/_ingest-{uuid.uuid4().hex}"
     try:
-        write_dataset(df, dataset.store, key)
-        rows = datasets.scan_dataset(key)
-        return dataset.ingest(rows, event_time=event_time, watermark=watermark, source_state=source_state)
+        rows = _write_rows(df, datasets, key, schema)
+        groups = rows.group(slice_bytes)
+        if shared.operation in schema.names:
+            groups = _keep_corrections(df, rows.with_column(shared.operation), groups)
+        return _append(df, dataset, rows, groups, options)
     finally:
         with contextlib.suppress(RemoteStoreError):
             datasets.delete_dataset(key)
+
+
+@dataclass(frozen=True)
+class _CountedRows:
+    """The rows as a temporary dataset, and how many each of its parts has."""
+
+    datasets: ParquetDatasetStore
+    key: str
+    manifest: DatasetManifest
+    part_index: PartIndex
+    counts: tuple[int, ...]
+    schema: pa.Schema
+    columns: tuple[str, ...] | None = None
+
+    def with_column(self, name: str) -> _CountedRows:
+        """Return these rows with one column only."""
+        return replace(self, schema=pa.schema([self.schema.field(name)]), columns=(name,))
+
+    def group(self, slice_bytes: int) -> list[range]:
+        """Group neighboring parts; without rows there is no group."""
+        groups: list[range] = []
+        size = slice_bytes
+        for part, part_bytes in enumerate(self.part_index.sizes):
+            if size + part_bytes > slice_bytes:
+                groups.append(range(part, part))
+                size = 0
+            groups[-1] = range(groups[-1].start, part + 1)
+            size += part_bytes
+        return groups if sum(self.counts) else []
+
+    def count(self, parts: range) -> int:
+        """Return how many rows parts have."""
+        return sum(self.counts[part] for part in parts)
+
+    def read(self, parts: range) -> pa.RecordBatchReader:
+        """Return the rows of parts."""
+        readers = (
+            self.datasets.read_part(self.key, self.manifest, part, self.columns, part_index=self.part_index)
+            for part in parts
+        )
+        batches = (batch for reader in readers for batch in align_to_schema(reader, self.schema))
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def _write_rows(df: DataFrame, datasets: ParquetDatasetStore, key: str, schema: pa.Schema) -> _CountedRows:
+    """Write the rows of each partition as a part of a temporary dataset."""
+    write = datasets.begin_write(key)
+    messages = prepare_parts(df, write, schema)
+    parts, _ = choose_attempts((m.task, m.attempt, StagedPart.from_bytes(bytes(m.part))) for m in messages)
+    manifest = publish(write, messages, schema)
+    counts = tuple(part.rows for part in parts) or (0,)
+    return _CountedRows(datasets, key, manifest, datasets.index_parts(key, manifest), counts, schema)
+
+
+@dataclass(frozen=True)
+class _FirstOperation:
+    """Tells whether the first row of a part is a correct-to."""
+
+    rows: _CountedRows
+    part: int
+
+    def run(self, threads: int | None = None) -> list[bytes]:  # noqa: ARG002 as other tasks
+        batch = next(batch for batch in self.rows.read(range(self.part, self.part + 1)) if batch.num_rows)
+        return [b"to"] if batch.column(0)[0].as_py() == _CORRECT_TO else []
+
+
+def _keep_corrections(df: DataFrame, operations: _CountedRows, groups: list[range]) -> list[range]:
+    """Join groups of parts between which a correction would be split."""
+    firsts = run_tasks(df.sparkSession, [_FirstOperation(operations, group.start) for group in groups])
+    joined: list[range] = []
+    for group, is_correct_to in zip(groups, firsts, strict=True):
+        if is_correct_to and joined:
+            joined[-1] = range(joined[-1].start, group.stop)
+        else:
+            joined.append(group)
+    return joined
+
+
+@dataclass(frozen=True)
+class _WriteSlice:
+    """Writes the rows of parts as a slice."""
+
+    task: SliceTask
+    rows: _CountedRows
+    parts: range
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        return self.task.write(self.rows.read(self.parts), threads or 1)
+
+
+def _append(
+    df: DataFrame, dataset: Dataset, rows: _CountedRows, groups: list[range], options: dict[str, Any]
+) -> IngestResult:
+    """Write the slices and append their blocks; anew after other writers have appended rows."""
+    deadline = None
+    attempts = 0
+    while True:
+        shared = SharedIngest.begin(dataset, rows.schema, **options)
+        tasks: list[_WriteSlice] = []
+        rows_before = 0
+        for parts in groups:
+            tasks.append(_WriteSlice(shared.task(rows_before), rows, parts))
+            rows_before += rows.count(parts)
+        messages = flatten(run_tasks(df.sparkSession, tasks))
+        deadline = deadline or time.monotonic() + shared.timeout
+        result = shared.commit(messages)
+        attempts += 1
+        if result is not None:
+            return replace(result, attempts=result.attempts + attempts - 1)
+        if time.monotonic() > deadline:
+            message = f"gave up after {shared.timeout:g} s: other writers appended rows while tasks wrote the slices"
+            raise CommitConflict(f"{message}; nothing was appended, try again", path=dataset.path)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite
 
-__all__ = ["check_frame", "message_plan", "publish", "require_shippable", "write_dataset"]
+__all__ = ["check_frame", "message_plan", "prepare_parts", "publish", "require_shippable", "write_dataset"]
 
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
@@ -85,15 +85,19 @@ def write_dataset(  # noqa: PLR0913 keyword options of the writer and of the wri
     )
     require_shippable(datasets.store, datasets)
     write = datasets.begin_write(key, overwrite=overwrite, run_id=run_id, metadata=metadata)
+    return publish(write, prepare_parts(df, write, schema), schema)
+
+
+def prepare_parts(df: DataFrame, write: DatasetWrite, schema: pa.Schema) -> list[Row]:
+    """Run the job that prepares the parts, and return its messages."""
     try:
         with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
-            messages = message_plan(df, write, schema).collect()
+            return message_plan(df, write, schema).collect()
     except BaseException:
         # The messages of the finished tasks are lost, so their parts are removed by their names.
         with contextlib.suppress(RemoteStoreError):
             write.abort_all()
         raise
-    return publish(write, messages, schema)
 
 
 def message_plan(df: DataFrame, write: DatasetWrite, schema: pa.Schema) -> DataFrame:

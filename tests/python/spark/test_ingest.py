@@ -1,20 +1,32 @@
-"""`pds.spark.ingest`: a DataFrame as a slice of an Open Data Fabric dataset."""
+"""`pds.spark.ingest`: a DataFrame as slices of an Open Data Fabric dataset, written by tasks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import datetime as dt
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 import pds
 import pds.spark
 from pds import odf
+from pds.spark import changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
+
+# The workers cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+INGEST = sys.modules["pds.spark.ingest"]
+# Later than the clock, so it is the time of every block and row.
+TIME = dt.datetime(2126, 1, 1, tzinfo=dt.UTC)
+IDENTITY = odf.Identity.generate()
 
 
 @pytest.fixture
@@ -49,3 +61,154 @@ def test_a_job_that_fails_leaves_nothing(rows: DataFrame, target: Target) -> Non
         pds.spark.ingest(rows, dataset, event_time="when")
     assert [block.event.kind for block in dataset.log()] == ["Seed"]
     assert _folders(target.store) == {"blocks", "refs"}
+
+
+def _create(store: pds.Store, path: str) -> odf.Dataset:
+    return odf.Dataset.create(store, path, identity=IDENTITY, system_time=TIME)
+
+
+def _events(dataset: odf.Dataset) -> list[dict[str, Any]]:
+    """All events, without what depends on the random identity in a file."""
+    events = [block.event.to_dict() for block in reversed(dataset.log())]
+    for event in events:
+        for name in ("physicalHash", "size"):
+            event.get("newData", {}).pop(name, None)
+    return events
+
+
+def _slices(dataset: odf.Dataset) -> set[str]:
+    events = [block.event.to_dict() for block in dataset.log()]
+    return {event["newData"]["physicalHash"] for event in events if "newData" in event}
+
+
+def _data(target: Target) -> set[str]:
+    return {str(file.path).split("/")[-1] for file in target.store.list_files("chain/data")}
+
+
+def test_slices_of_tasks_are_those_of_an_ingest_for_each_partition(rows: DataFrame, target: Target) -> None:
+    """So the logical hashes are the same, which cover offsets, times and values."""
+    dataset, local = _create(target.store, "chain"), _create(target.store, "local")
+    dataset.ingest(rows.limit(3).toArrow(), event_time="at")
+    local.ingest(rows.limit(3).toArrow(), event_time="at")
+    result = pds.spark.ingest(rows, dataset, event_time="at", slice_bytes=1)
+    assert (result.rows, result.first_offset, result.last_offset) == (1000, 3, 1002)
+    assert len(result.blocks) == 4
+    for first in range(0, 1000, 250):
+        local.ingest(rows.where(f"id >= {first} AND id < {first + 250}").toArrow(), event_time="at")
+    assert _events(dataset) == _events(local)
+    assert dataset.verify().rows == 1003
+    assert _data(target) == _slices(dataset)
+
+
+def test_small_partitions_are_one_slice_as_of_one_ingest(rows: DataFrame, target: Target) -> None:
+    dataset, local = _create(target.store, "chain"), _create(target.store, "local")
+    result = pds.spark.ingest(rows, dataset)
+    expected = local.ingest(rows.toArrow())
+    assert result.logical_hash == expected.logical_hash
+    assert _events(dataset) == _events(local)
+
+
+def test_a_correction_is_in_one_slice(spark: SparkSession, target: Target) -> None:
+    dataset = _create(target.store, "chain")
+    # Of four partitions the second and the third begin with a correct-to.
+    numbers = spark.range(0, 40, 1, numPartitions=4)
+    op = f.when(f.col("id").isin(9, 19), 2).when(f.col("id").isin(10, 20), 3).otherwise(0).cast("int")
+    result = pds.spark.ingest(numbers.select("id", op.alias("op")), dataset, slice_bytes=1)
+    assert [block.event.new_data["offsetInterval"] for block in result.blocks[1:]] == [
+        {"start": 0, "end": 29},
+        {"start": 30, "end": 39},
+    ]
+    assert dataset.verify().rows == 40
+
+
+def test_without_rows_only_the_schema_is_set(rows: DataFrame, target: Target) -> None:
+    dataset, local = _create(target.store, "chain"), _create(target.store, "local")
+    result = pds.spark.ingest(rows.where("id < 0"), dataset, event_time="at")
+    local.ingest(rows.where("id < 0").toArrow(), event_time="at")
+    assert result.rows == 0
+    assert _events(dataset) == _events(local)
+    assert _folders(target.store) == {"blocks", "refs"}
+
+
+def _lose(batches: Any) -> Any:
+    """Two tasks fail three times each after they have written."""
+    messages = list(batches)
+    context = TaskContext.get()
+    if context.partitionId() in (1, 2) and context.attemptNumber() < 3:
+        raise RuntimeError("lost after writing")
+    yield from messages
+
+
+def _always(batches: Any) -> Any:
+    messages = list(batches)
+    if TaskContext.get().partitionId() == 1:
+        raise RuntimeError("lost after writing")
+    yield from messages
+
+
+def _run_under(happens: Any) -> Any:
+    """As `run_tasks`, with something that happens to tasks that have run."""
+
+    def run_tasks(spark: SparkSession, tasks: Any) -> list[list[bytes]]:
+        numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
+        plan = numbers.mapInArrow(changes.RunTasks(list(tasks)), changes._DDL).mapInArrow(happens, changes._DDL)
+        messages = {row.task: [bytes(message) for message in row.messages] for row in plan.collect()}
+        return [messages[number] for number in range(len(tasks))]
+
+    return run_tasks
+
+
+def test_tasks_that_are_tried_again_change_no_row(
+    rows: DataFrame, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = _create(target.store, "chain")
+    monkeypatch.setattr(INGEST, "run_tasks", _run_under(_lose))
+    pds.spark.ingest(rows, dataset, slice_bytes=1)
+    assert dataset.scan(["id"]).to_pyarrow()["id"].to_pylist() == list(range(1000))
+    assert dataset.verify().rows == 1000
+    assert len(_slices(dataset)) == 4
+    # What lost attempts wrote is in no block, and a vacuum removes it.
+    assert len(_data(target) - _slices(dataset)) == 6
+
+
+def test_a_job_that_fails_while_slices_are_written_appends_nothing(
+    rows: DataFrame, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = _create(target.store, "chain")
+    monkeypatch.setattr(INGEST, "run_tasks", _run_under(_always))
+    with pytest.raises(PySparkException, match="lost after writing"):
+        pds.spark.ingest(rows, dataset, slice_bytes=1)
+    assert [block.event.kind for block in dataset.log()] == ["Seed"]
+    assert _folders(target.store) == {"blocks", "refs", "data"}
+    monkeypatch.undo()
+    assert pds.spark.ingest(rows, dataset).last_offset == 999
+
+
+def test_rows_of_another_writer_come_before(rows: DataFrame, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = _create(target.store, "chain")
+    sizes: list[int] = []
+
+    def run_tasks(spark: SparkSession, tasks: Any) -> list[list[bytes]]:
+        messages = changes.run_tasks(spark, tasks)
+        sizes.extend(len(message) for by_task in messages for message in by_task)
+        if len(sizes) == 4:
+            dataset.ingest(rows.limit(5).toArrow())
+        return messages
+
+    monkeypatch.setattr(INGEST, "run_tasks", run_tasks)
+    result = pds.spark.ingest(rows, dataset, slice_bytes=1)
+    assert (result.first_offset, result.last_offset) == (5, 1004)
+    assert result.attempts == 2
+    assert dataset.scan(["id"]).to_pyarrow()["id"].to_pylist() == [*range(5), *range(1000)]
+    assert dataset.verify().rows == 1005
+    assert _data(target) == _slices(dataset)
+    # Of 250 rows nothing comes to the driver but where they are, and their hashes.
+    assert len(sizes) == 8
+    assert max(sizes) < 400
+
+
+@pytest.mark.parametrize("size", [0, 1.5, True])
+def test_the_size_of_slices_is_checked(size: Any, rows: DataFrame, local_target: Target) -> None:
+    dataset = _create(local_target.store, "chain")
+    with pytest.raises((pds.InvalidInput, pds.InvalidType), match="slice_bytes"):
+        pds.spark.ingest(rows, dataset, slice_bytes=size)
