@@ -173,7 +173,7 @@ class ParquetDatasetStore(Summarized):
         Raises:
             AlreadyExists: The dataset exists and `overwrite` is not set.
             CapabilityNotSupported: The store cannot write atomically, or cannot delete and `overwrite` is set.
-            InvalidPath: The key is not valid.
+            InvalidPath: The key is not valid, or a table or a pipeline is in the folder.
             InvalidInput: Parquet cannot store a column, which the message names, or an argument is not valid.
             InvalidType: An argument has an invalid type.
             ResourceLocked: The write timed out waiting for another process that is publishing to the dataset.

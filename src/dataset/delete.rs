@@ -6,12 +6,11 @@ use super::acquire::{ClaimStatus, wait_until_intent_removed};
 use super::intent::{Intent, IntentOperation, Phase};
 use super::lease::PublishLease;
 use super::recover::{acquire, heal};
-use super::removal::{NestedPolicy, Removal, is_dataset_file, list_files_below};
+use super::removal::{NestedPolicy, Removal, find_others, is_dataset_file, list_files_below};
 use super::steps::{StepError, Steps};
 use super::{check_key, without_cas};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::versions::names::POINTER;
 
 /// Deletes the whole folder (PDS-010): everything that is listed in it under the lease.
 ///
@@ -63,14 +62,7 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
 
 /// Refuses to delete tables, pipelines and chains, which have ways of their own to be removed.
 fn refuse_others(key: &str, files: &[ObjectMeta]) -> Result<()> {
-    let folder_of = |path: &str| {
-        path.strip_suffix(POINTER)
-            .or_else(|| path.strip_suffix("refs/head"))
-            .and_then(|folder| folder.strip_suffix('/'))
-            .map(str::to_owned)
-    };
-    let mut folders = files.iter().filter_map(|f| folder_of(f.location.as_ref()));
-    let Some(folder) = folders.next() else {
+    let Some(folder) = find_others(files).into_iter().next() else {
         return Ok(());
     };
     let message = format!(

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
+use crate::versions::names::POINTER;
 
 /// Publishes the parts of a write as its dataset, ordered by task and sequence.
 ///
@@ -321,12 +322,19 @@ fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) 
         && parts.next().is_none()
 }
 
-/// The error for a file under a part's name that no dataset left: without `overwrite` it is not replaced.
+/// The error for a table in the folder, or for a file under a part's name that no dataset left: without `overwrite` it is
+/// not replaced.
 async fn find_foreign_file(
     steps: &Steps<'_, '_>,
     publication: &Publication,
 ) -> Result<Option<Error>> {
     let key = steps.lease.key;
+    if steps.folder.files.contains_key(POINTER) {
+        let message =
+            format!("{key:?} holds a table or a pipeline; a dataset needs a folder of its own");
+        let error = Error::new(ErrorKind::InvalidPath, message);
+        return Ok(Some(error.with_path(key)));
+    }
     if publication.overwrite {
         return Ok(None);
     }

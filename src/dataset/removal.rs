@@ -14,6 +14,7 @@ use super::steps::{CONCURRENT_PARTS, StepError, Steps, remove_version};
 use super::{INTENT, MANIFEST, SUCCESS, is_reserved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::path;
+use crate::versions::names::POINTER;
 
 /// Listings with new files after which a delete gives up.
 const MAX_ROUNDS: u32 = 20;
@@ -96,12 +97,19 @@ impl<'a, 's, 'l> Removal<'a, 's, 'l> {
             );
             return Err(Error::new(ErrorKind::Locked, message).with_path(key).into());
         }
-        let files = list_files_below(steps.lease).await?;
+        let mut files = list_files_below(steps.lease).await?;
         let marker = path::join(key, SUCCESS);
         if let Some(late_marker) = files.iter().find(|meta| meta.location.as_ref() == marker) {
             steps.remove_marker(late_marker.e_tag.as_deref()).await?;
             return Ok(Some(Vec::new()));
         }
+        // One that was created since an interrupted deletion began stays as it is.
+        let others = find_others(&files);
+        files.retain(|meta| {
+            let path = meta.location.as_ref();
+            let is_others = |folder: &String| folder == key || is_below(folder, path);
+            is_dataset_file(key, meta) || !others.iter().any(is_others)
+        });
         let nested = find_nested_datasets(key, &files);
         let (nested_files, own_files): (Vec<_>, Vec<_>) = files.into_iter().partition(|meta| {
             let path = meta.location.as_ref();
@@ -126,6 +134,17 @@ impl<'a, 's, 'l> Removal<'a, 's, 'l> {
         remove_files(steps, &other_files).await?;
         Ok(Some(if deletes_nested { nested } else { Vec::new() }))
     }
+}
+
+/// The folders with a table, a pipeline or a chain.
+pub(super) fn find_others(files: &[ObjectMeta]) -> BTreeSet<String> {
+    let folder_of = |meta: &ObjectMeta| {
+        let path = meta.location.as_ref();
+        let mut pointers = [POINTER, "refs/head"].into_iter();
+        let folder = pointers.find_map(|name| path.strip_suffix(name))?;
+        folder.strip_suffix('/').map(str::to_owned)
+    };
+    files.iter().filter_map(folder_of).collect()
 }
 
 /// The folders below `key` with a dataset or the begin of one; of folders within each other the outermost.

@@ -293,6 +293,18 @@ class TestExistsAndDelete:
         assert _files(ds.store, "a") == before
         ds.delete_dataset("a/c")
 
+    @pytest.mark.parametrize("overwrite", [False, True])
+    @pytest.mark.parametrize("size", [10, 300_000])
+    def test_a_table_keeps_its_folder(self, ds: pds.ParquetDatasetStore, overwrite: bool, size: int) -> None:
+        table = pds.Table.create(ds.store, "a", ROWS.schema)
+        table.append(ROWS)
+        before = _files(ds.store, "a")
+        rows = pa.table({"id": range(size)})
+        with pytest.raises(pds.InvalidPath, match='"a" holds a table or a pipeline'):
+            ds.write_dataset(rows, "a", overwrite=overwrite)
+        assert _files(ds.store, "a") == before
+        assert pds.Table(ds.store, "a").scan().count() == ROWS.num_rows
+
     def test_delete_of_nothing(self, ds: pds.ParquetDatasetStore) -> None:
         with pytest.raises(pds.NotFound, match="ghost") as caught:
             ds.delete_dataset("ghost")
