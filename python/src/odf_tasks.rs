@@ -64,11 +64,19 @@ impl SharedIngestHandle {
         Ok(PyBytes::new(py, &into_py_result(py, task)?))
     }
 
-    /// Appends a block for each slice; None if the slices have to be written again.
-    fn commit(&self, py: Python<'_>, messages: Vec<Vec<u8>>) -> PyResult<Option<AppendFields>> {
+    /// Appends a block for each slice of so many rows together; None if the slices have to be written again.
+    fn commit(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Vec<u8>>,
+        rows: u64,
+    ) -> PyResult<Option<AppendFields>> {
         let slices = into_py_result(py, unpack_all(&messages))?;
         let ingest = Arc::clone(&self.0);
-        let appended = run(py, move || async move { ingest.commit(&slices).await })?;
+        let appended = run(
+            py,
+            move || async move { ingest.commit(&slices, rows).await },
+        )?;
         Ok(appended.map(AppendFields::from))
     }
 }

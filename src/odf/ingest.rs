@@ -330,8 +330,9 @@ impl IngestPlan {
             None => (None, new_slices),
         };
         for new_slice in other_slices {
+            let latest_event_time = new_slice.latest_event_time()?;
             if options.watermark.is_none() {
-                data.new_watermark = data.new_watermark.max(new_slice.latest_event_time()?);
+                data.new_watermark = data.new_watermark.max(latest_event_time);
             }
             data.new_data = Some(new_slice.slice.clone());
             let next_data = DataEvent {
@@ -342,12 +343,12 @@ impl IngestPlan {
             events.push(Event::AddData(data).to_fields());
             data = next_data;
         }
+        // Times that no block can name are refused with an explicit watermark, too.
         let latest_event_time = last_slice.map(UncommittedSlice::latest_event_time);
+        let latest_event_time = latest_event_time.transpose()?.flatten();
         let watermark = match options.watermark {
             Some(explicit) => Some(explicit),
-            None => data
-                .new_watermark
-                .max(latest_event_time.transpose()?.flatten()),
+            None => data.new_watermark.max(latest_event_time),
         };
         let source = options.source_state.as_ref();
         let previous_state = source.and_then(|s| state.source_states.get(&s.source_name));

@@ -13,6 +13,7 @@
 //! younger than the lease under which the head moves, which begins with the [`SharedIngest`].
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::SchemaRef;
@@ -134,6 +135,8 @@ pub struct SharedIngest {
     lease: WriteLease,
     system_time_ms: i64,
     options: IngestOptions,
+    /// Its blocks may name the slices: they are not removed by another commit.
+    was_committed: AtomicBool,
 }
 
 impl SharedIngest {
@@ -157,6 +160,7 @@ impl SharedIngest {
             lease,
             system_time_ms,
             options,
+            was_committed: AtomicBool::new(false),
         };
         let system_columns = shared.task(0)?.to_system_columns()?;
         let slice_stats = SliceStats::new(&system_columns.slice_schema)?;
@@ -184,11 +188,18 @@ impl SharedIngest {
         })
     }
 
-    /// Appends a block for each slice, in their order, all or none. None if they have to be written again: nothing was
-    /// appended then, and the slices are removed, as after an error other than
-    /// [`crate::ErrorKind::CommitStateUnknown`].
-    pub async fn commit(&self, slices: &[TaskSlice]) -> Result<Option<Appended>> {
-        match self.append(slices).await {
+    /// Appends a block for each slice, in their order, all or none; together they must have so many rows. None if they have
+    /// to be written again: nothing was appended then, and the slices are removed, as after an error other than
+    /// [`crate::ErrorKind::CommitStateUnknown`]. Slices that are not those of all tasks, and those of a second commit, are
+    /// refused and stay: a block may name them.
+    pub async fn commit(&self, slices: &[TaskSlice], rows: u64) -> Result<Option<Appended>> {
+        let new_slices = self.check_slices(slices, rows)?;
+        if self.was_committed.swap(true, Ordering::SeqCst) {
+            return Err(Error::invalid(
+                "the ingest was committed before; begin another, and write the slices for it",
+            ));
+        }
+        match self.append(&new_slices).await {
             Ok(Some(appended)) => Ok(Some(appended)),
             Ok(None) => {
                 discard_slices(&self.chain, slices).await;
@@ -203,15 +214,14 @@ impl SharedIngest {
         }
     }
 
-    async fn append(&self, slices: &[TaskSlice]) -> HeadResult<Option<Appended>> {
-        let new_slices = self.check_slices(slices).map_err(HeadError::NotMoved)?;
+    async fn append(&self, new_slices: &[UncommittedSlice]) -> HeadResult<Option<Appended>> {
         let chain = &self.chain;
         let deadline = chain.store().clock().monotonic() + self.options.timeout;
         let (mut head, mut state) = (self.head.clone(), Arc::clone(&self.state));
         let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
         loop {
             attempts += 1;
-            let planned = self.plan.events(&state, &new_slices, &self.options);
+            let planned = self.plan.events(&state, new_slices, &self.options);
             let events = planned.map_err(HeadError::NotMoved)?;
             let time = chain.time_after(&state);
             let update = chain.try_append(&head, &state, time, &events, &self.lease);
@@ -237,8 +247,8 @@ impl SharedIngest {
         Ok(IngestPlan::new(state, &self.input_schema, &self.options)? != self.plan)
     }
 
-    /// Checks that the offsets of the slices follow one another.
-    fn check_slices(&self, slices: &[TaskSlice]) -> Result<Vec<UncommittedSlice>> {
+    /// Checks that the offsets of the slices follow one another, from the first row to the last.
+    fn check_slices(&self, slices: &[TaskSlice], rows: u64) -> Result<Vec<UncommittedSlice>> {
         let mut start = self.plan.start;
         for slice in slices {
             if slice.start != start || slice.end < start {
@@ -249,6 +259,11 @@ impl SharedIngest {
                 return Err(Error::invalid(message));
             }
             start = slice.end.saturating_add(1);
+        }
+        if start != self.plan.start.saturating_add(rows) {
+            let written = start - self.plan.start;
+            let message = format!("the slices of tasks have {written} rows together, not {rows}");
+            return Err(Error::invalid(message));
         }
         slices.iter().map(TaskSlice::to_uncommitted).collect()
     }

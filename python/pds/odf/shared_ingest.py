@@ -100,18 +100,23 @@ class SharedIngest:
         location = self.dataset._location  # noqa: SLF001 as above
         return SliceTask(location.store, location.path, location.options, self.handle.task(rows_before))
 
-    def commit(self, messages: list[bytes]) -> IngestResult | None:
-        """Append a block for each slice, in this order, all or none.
+    def commit(self, messages: list[bytes], rows: int) -> IngestResult | None:
+        """Append a block for each slice, in this order, all or none. It can be called once.
+
+        Args:
+            messages: What the tasks have returned, in their order.
+            rows: The number of rows that all tasks together have written.
 
         Returns:
             The blocks; None if another writer changed the offsets or the columns: nothing was appended, the slices are
             removed, and the rows have to be written again for a new ingest.
 
         Raises:
-            InvalidInput: The slices do not follow one another.
+            InvalidInput: The slices do not follow one another, have another number of rows, or were committed before.
+                The slices stay.
             InvalidAppend, CommitConflict, CommitStateUnknown, TransactionExpired: As for `Dataset.ingest`.
         """
-        appended = self.handle.commit(messages)
+        appended = self.handle.commit(messages, rows)
         if appended is None:
             return None
         attempts = appended["attempts"]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pds import ParquetDatasetStore, StagedPart
-from pds.errors import CommitConflict, InvalidInput, InvalidType, RemoteStoreError
+from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError
 from pds.odf import Dataset
 from pds.odf.shared_ingest import SharedIngest
 from pds.spark.changes import flatten, run_tasks
@@ -98,8 +99,18 @@ def ingest(
             groups = _keep_corrections(df, rows.with_column(shared.operation), groups)
         return _append(df, dataset, rows, groups, options)
     finally:
-        with contextlib.suppress(RemoteStoreError):
+        _remove_rows(datasets, key)
+
+
+def _remove_rows(datasets: ParquetDatasetStore, key: str) -> None:
+    """Remove the temporary rows, and what tasks of a failed job have left of them."""
+    try:
+        with contextlib.suppress(NotFound):
             datasets.delete_dataset(key)
+        datasets.clean_dataset(key, older_than=0.0)
+    except RemoteStoreError as error:
+        message = f"the temporary rows of an ingest at {key!r} could not be removed, delete them: {error}"
+        warnings.warn(message, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -205,7 +216,7 @@ def _append(
             rows_before += rows.count(parts)
         messages = flatten(run_tasks(df.sparkSession, tasks))
         deadline = deadline or time.monotonic() + shared.timeout
-        result = shared.commit(messages)
+        result = shared.commit(messages, rows_before)
         attempts += 1
         if result is not None:
             return replace(result, attempts=result.attempts + attempts - 1)

@@ -57,7 +57,7 @@ def _ingest_by_tasks(place: pds.Store) -> None:
     """As an ingest, by the steps of one of which many processes write the slices."""
     rows = _rows(9)
     shared = SharedIngest.begin(_open(place), rows.schema, event_time="at")
-    result = shared.commit(shared.task(0).write(rows.to_reader(), 1))
+    result = shared.commit(shared.task(0).write(rows.to_reader(), 1), rows.num_rows)
     assert result is not None, "there is no other writer"
 
 

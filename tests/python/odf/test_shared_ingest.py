@@ -52,6 +52,10 @@ def _write(shared: SharedIngest, slices: Sequence[pa.Table]) -> list[bytes]:
     return messages
 
 
+def _count(slices: Sequence[pa.Table]) -> int:
+    return sum(rows.num_rows for rows in slices)
+
+
 def _events(dataset: odf.Dataset) -> list[dict[str, Any]]:
     """All events, without what depends on the random identity in a file."""
     events = [block.event.to_dict() for block in reversed(dataset.log())]
@@ -83,7 +87,7 @@ def test_the_chain_is_that_of_one_ingest_for_each_slice(
     for first in (3, 40):
         slices = [_rows(first, 2), _rows(first + 2, 20), _rows(first + 22, 1)]
         shared = SharedIngest.begin(shared_chain, slices[0].schema, **options, **last_options)
-        result = shared.commit(_write(shared, slices))
+        result = shared.commit(_write(shared, slices), _count(slices))
         assert result is not None
         expected = [other.ingest(rows, **options, **before) for rows in slices[:-1]]
         expected.append(other.ingest(slices[-1], **options, **last_options))
@@ -104,7 +108,7 @@ def test_the_first_rows_set_the_schema_and_one_slice_has_its_hashes(local_store:
     shared_chain, other = _create(local_store, "shared"), _create(local_store, "other")
     rows = _rows(0, 7)
     shared = SharedIngest.begin(shared_chain, rows.schema, event_time="at")
-    result = shared.commit(_write(shared, [rows]))
+    result = shared.commit(_write(shared, [rows]), rows.num_rows)
     expected = other.ingest(rows, event_time="at")
     assert result is not None
     assert result.logical_hash == expected.logical_hash
@@ -119,10 +123,10 @@ def test_without_rows_the_source_may_advance(local_store: pds.Store) -> None:
     chain.ingest(rows)
     shared = SharedIngest.begin(chain, rows.schema)
     assert _write(shared, [rows.slice(0, 0)]) == []
-    result = shared.commit([])
+    result = shared.commit([], 0)
     assert result is not None
     assert (result.rows, result.blocks) == (0, [])
-    advanced = SharedIngest.begin(chain, rows.schema, source_state=STATE).commit([])
+    advanced = SharedIngest.begin(chain, rows.schema, source_state=STATE).commit([], 0)
     assert advanced is not None
     assert [block.event.kind for block in advanced.blocks] == ["AddData"]
 
@@ -141,11 +145,11 @@ def test_other_rows_and_columns_make_the_slices_invalid(local_store: pds.Store) 
         change()
         files = {str(file.path) for file in local_store.list_files("chain/data")}
         head = chain.head
-        assert shared.commit(messages) is None
+        assert shared.commit(messages, 8) is None
         assert chain.head == head
         assert len(files - {str(file.path) for file in local_store.list_files("chain/data")}) == 2
     shared = SharedIngest.begin(chain, slices[0].schema)
-    result = shared.commit(_write(shared, slices))
+    result = shared.commit(_write(shared, slices), _count(slices))
     assert result is not None
     assert chain.verify().rows == 10
 
@@ -156,21 +160,49 @@ def test_events_that_change_neither_are_followed(local_store: pds.Store) -> None
     shared = SharedIngest.begin(chain, rows.schema)
     messages = _write(shared, [rows])
     chain.append(odf.SetInfo(description="d"))
-    result = shared.commit(messages)
+    result = shared.commit(messages, 4)
     assert result is not None
     assert result.attempts == 2
     assert [block.event.kind for block in reversed(chain.log())] == ["Seed", "SetInfo", "SetDataSchema", "AddData"]
     assert chain.verify().rows == 4
 
 
-def test_slices_must_follow_one_another(local_store: pds.Store) -> None:
+def test_slices_must_be_those_of_all_tasks(local_store: pds.Store) -> None:
     chain = _create(local_store, "chain")
     slices = [_rows(0, 4), _rows(4, 4)]
-    for choose in (lambda messages: messages[1:], lambda messages: messages[::-1], lambda messages: messages * 2):
+    for choose in (
+        lambda messages: messages[1:],
+        lambda messages: messages[::-1],
+        lambda messages: messages * 2,
+        lambda messages: messages[:-1],
+        lambda _messages: [],
+    ):
         shared = SharedIngest.begin(chain, slices[0].schema)
-        messages = choose(_write(shared, slices))
-        with pytest.raises(pds.InvalidInput, match="do not follow one another"):
-            shared.commit(messages)
+        messages = _write(shared, slices)
+        with pytest.raises(pds.InvalidInput, match=r"do not follow one another|rows together, not 8"):
+            shared.commit(choose(messages), 8)
+    assert [block.event.kind for block in chain.log()] == ["Seed"]
+
+
+def test_a_commit_that_is_tried_again_removes_nothing(local_store: pds.Store) -> None:
+    chain = _create(local_store, "chain")
+    rows = _rows(0, 4)
+    shared = SharedIngest.begin(chain, rows.schema)
+    messages = _write(shared, [rows])
+    assert shared.commit(messages, 4) is not None
+    with pytest.raises(pds.InvalidInput, match="was committed before"):
+        shared.commit(messages, 4)
+    with pytest.raises(pds.InvalidInput, match="do not follow one another"):
+        SharedIngest.begin(chain, rows.schema).commit(messages, 4)
+    assert chain.verify().rows == 4
+
+
+def test_event_times_that_no_block_can_name_are_refused(local_store: pds.Store) -> None:
+    chain = _create(local_store, "chain")
+    far = pa.table({"id": [1], "at": pa.array([400_000_000_000_000], pa.timestamp("ms", "UTC"))})
+    for options in ({}, {"watermark": dt.datetime(2030, 1, 1, tzinfo=UTC)}):
+        with pytest.raises(pds.InvalidInput):
+            chain.ingest(far, event_time="at", **options)
     assert [block.event.kind for block in chain.log()] == ["Seed"]
 
 
