@@ -240,15 +240,17 @@ class Declarations(Summarized):
         | function | result | type |
         | --- | --- | --- |
         | `count` | the number of rows, or of values that are not null | int64 |
+        | `count_distinct` | the number of values that differ and are not null, as `COUNT(DISTINCT)` | int64 |
         | `sum` | the exact sum, rounded once, as `math.fsum` | int64, uint64, float64, or decimal of 38 or 76 digits |
         | `mean` | the sum divided by the number of values | float64 |
         | `min`, `max` | the least or greatest value; not-a-number is the greatest float | that of the column |
         | `variance`, `stddev` | of a sample: with the number of values less one; null of one value | float64 |
         | `var_pop`, `stddev_pop` | of all there is: with the number of values | float64 |
 
-        Nulls do not count; of no values, all but `count` are null. The last four take values as doubles, and round once
-        before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the least or
-        the greatest value leaves a key, its other rows are read, unless the feeder has them in that order (`order_by`).
+        Nulls do not count; of no values, all but the counts are null. The last four take values as doubles, and round
+        once before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the
+        least or the greatest value leaves a key, its other rows are read, unless the feeder has them in that order
+        (`order_by`); with `count_distinct`, all rows of a key are read whenever a value of it changes.
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names.

@@ -152,7 +152,7 @@ def _describe_operator(kind: str, operator: Any, order: Order | None) -> tuple[s
         by = [(one["expression"], one["descending"]) for one in operator["by"]]
         if order is not None and by == [(text, order[1]) for text in order[0][: len(by)]]:
             return "changes", "the first rows of the key"
-    if kind != "aggregate":
+    if kind != "aggregate" or any(one["function"] == "count_distinct" for one in operator):
         return "group", "all rows of the key"
     ordered = None if order is None else order[0][0].strip('"')
     reads = ["the rows that changed"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _JOINS = ("inner", "left", "right", "full", "semi", "anti")
-_FUNCTIONS = ("count", "sum", "mean", "min", "max", "variance", "stddev", "var_pop", "stddev_pop")
+_FUNCTIONS = ("count", "count_distinct", "sum", "mean", "min", "max", "variance", "stddev", "var_pop", "stddev_pop")
 
 
 def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str]]) -> str:

@@ -15,14 +15,14 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Field, Fields};
 use serde::{Deserialize, Serialize};
 
-use super::super::keys::{check_key_type, normalize, nullable};
+use super::super::keys::normalize;
 use super::FeederColumns;
-use super::accumulators::{
-    Accumulator, Argument, Count, MAX_SUMMED_PRECISION, Sign, Sum, sum_type, take_count,
-};
+use super::accumulators::{Accumulator, Argument, Count, Sign, Sum, take_count};
+use super::aggregate_types::{argument_type, result_type};
+use super::distinct_values::DistinctValues;
 use super::exact_sum::{put_unsigned, state_error};
 use super::extremes::Extreme;
-use super::fields::{column_of, value_fields};
+use super::fields::column_of;
 use super::value_order::first_column;
 use super::variance::{Spread, Variance};
 use crate::error::{Error, Result};
@@ -41,6 +41,8 @@ pub enum AggregateFunction {
     Min,
     /// The greatest value.
     Max,
+    /// The number of distinct values.
+    CountDistinct,
     /// The variance of a sample: the sum of the squared distances from the mean, divided by the number of values less one.
     /// Null for less than two values.
     Variance,
@@ -53,7 +55,7 @@ pub enum AggregateFunction {
 }
 
 impl AggregateFunction {
-    fn spread(self) -> Option<Spread> {
+    pub(super) fn spread(self) -> Option<Spread> {
         let (of_sample, is_root) = match self {
             Self::Variance => (true, false),
             Self::Stddev => (true, true),
@@ -99,6 +101,11 @@ impl PlannedAggregate {
             self.aggregate.function,
             AggregateFunction::Min | AggregateFunction::Max
         )
+    }
+
+    /// Whether it tells values apart.
+    fn needs_order(&self) -> bool {
+        self.compares() || self.aggregate.function == AggregateFunction::CountDistinct
     }
 }
 
@@ -179,6 +186,7 @@ impl Aggregation {
                 }
                 (AggregateFunction::Min, Some(t)) => Box::new(Extreme::new(t, false)),
                 (AggregateFunction::Max, Some(t)) => Box::new(Extreme::new(t, true)),
+                (AggregateFunction::CountDistinct, Some(_)) => Box::new(DistinctValues::new()),
                 (function, Some(_)) => {
                     Box::new(Variance::new(function.spread().ok_or_else(failed)?))
                 }
@@ -193,81 +201,6 @@ impl Aggregation {
             state: Vec::new(),
         })
     }
-}
-
-/// The type in which an aggregate computes with its column.
-fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Option<DataType>> {
-    use DataType as T;
-    let Some(column) = &aggregate.column else {
-        return match aggregate.function {
-            AggregateFunction::Count => Ok(None),
-            _ => Err(refused(aggregate, "it needs a column")),
-        };
-    };
-    let fields = value_fields(value);
-    let Some(field) = fields.iter().find(|field| field.name() == column) else {
-        let names: Vec<&String> = fields.iter().map(|field| field.name()).collect();
-        let message = format!("there is no column {column:?}; there are {names:?}");
-        return Err(refused(aggregate, &message));
-    };
-    let plain = match nullable(field, "value").data_type() {
-        T::Dictionary(_, values) => values.as_ref().clone(),
-        other => other.clone(),
-    };
-    match aggregate.function {
-        AggregateFunction::Count => Ok(Some(plain)),
-        AggregateFunction::Min | AggregateFunction::Max => {
-            if matches!(plain, T::RunEndEncoded(..)) {
-                return Err(refused(
-                    aggregate,
-                    "cast run-end-encoded values to plain ones",
-                ));
-            }
-            check_key_type(&plain, column)
-                .map_err(|e| refused(aggregate, &format!("{plain} has no order")).with_source(e))?;
-            Ok(Some(plain))
-        }
-        _ if aggregate.function.spread().is_some() => {
-            if plain.is_numeric() {
-                return Ok(Some(T::Float64));
-            }
-            Err(refused(aggregate, &format!("{plain} is not a number")))
-        }
-        _ => match plain {
-            T::Int8 | T::Int16 | T::Int32 | T::Int64 | T::UInt8 | T::UInt16 | T::UInt32 => {
-                Ok(Some(T::Int64))
-            }
-            T::UInt64 | T::Decimal128(..) => Ok(Some(plain)),
-            T::Float16 | T::Float32 | T::Float64 => Ok(Some(T::Float64)),
-            T::Decimal32(precision, scale) | T::Decimal64(precision, scale) => {
-                Ok(Some(T::Decimal128(precision, scale)))
-            }
-            T::Decimal256(precision, _) if precision <= MAX_SUMMED_PRECISION => Ok(Some(plain)),
-            T::Decimal256(..) => Err(refused(
-                aggregate,
-                &format!("decimals of more than {MAX_SUMMED_PRECISION} digits have no exact sum"),
-            )),
-            other => Err(refused(aggregate, &format!("{other} is not a number"))),
-        },
-    }
-}
-
-fn result_type(aggregate: &Aggregate, argument: Option<&DataType>) -> Result<DataType> {
-    Ok(match (aggregate.function, argument) {
-        (AggregateFunction::Count, _) => DataType::Int64,
-        (AggregateFunction::Sum, Some(argument)) => sum_type(argument),
-        (AggregateFunction::Min | AggregateFunction::Max, Some(argument)) => argument.clone(),
-        // Means, and what says how far values are apart.
-        (_, Some(_)) => DataType::Float64,
-        (_, None) => return Err(refused(aggregate, "it needs a column")),
-    })
-}
-
-fn refused(aggregate: &Aggregate, reason: &str) -> Error {
-    let name = &aggregate.name;
-    Error::invalid(format!(
-        "the aggregate {name:?} cannot be computed: {reason}"
-    ))
 }
 
 /// Rows of a batch, as the aggregates take them.
@@ -400,7 +333,8 @@ impl Groups<'_> {
         let unresolved = all.enumerate().filter(|(_, (a, _))| !a.is_resolved());
         let ends = unresolved.map(|(at, (_, planned))| {
             let is_greatest = planned.aggregate.function == AggregateFunction::Max;
-            let is_ordered = planned.aggregate.column.as_ref() == Some(ordered);
+            let is_ordered =
+                planned.compares() && planned.aggregate.column.as_ref() == Some(ordered);
             is_ordered.then_some(UnresolvedEnd {
                 aggregate: at,
                 is_first: is_greatest == *descending,
@@ -480,7 +414,7 @@ fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argu
     } else {
         cast(column, data_type).map_err(failed)?
     };
-    let order = if planned.compares() {
+    let order = if planned.needs_order() {
         values = normalize(&values);
         let converter =
             RowConverter::new(vec![SortField::new(data_type.clone())]).map_err(failed)?;

@@ -2,6 +2,8 @@
 
 mod accumulators;
 mod aggregate;
+mod aggregate_types;
+mod distinct_values;
 mod exact_sum;
 mod expressions;
 mod extremes;

@@ -11,6 +11,7 @@ BY_TASKS = (
     "test_aggregates",
     "test_attached",
     "test_check",
+    "test_count_distinct",
     "test_flatten",
     "test_joins",
     "test_ordered",
