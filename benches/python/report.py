@@ -36,10 +36,7 @@ def write(document: Path, results: Path) -> None:
         "wire": _wire(found),
         "small": _requests(found),
         "other": _other(found),
-        "cold setup": _setup(found, "cold"),
-        "cold wall": _ratios(found, "wall", "cold"),
-        "cold cpu": _ratios(found, "cpu", "cold"),
-        "cold memory": _memory(found, "cold"),
+        "cold": _cold(found),
     }.items():
         if lines:
             text = filled(text, f"peers {name}", lines)
@@ -101,6 +98,17 @@ def _memory(found: Figures, mode: str = "warm") -> list[str]:
 
     names = ["pds", *PEERS]
     return table(_head(names), _rows(found, cell, names, mode), 3)
+
+
+def _cold(found: Figures) -> list[str]:
+    """Everything of the cold mode, with its headings."""
+    setup = _setup(found, "cold")
+    tables = {
+        "Time, the peer's over that of pds": _ratios(found, "wall", "cold"),
+        "Processor time, the peer's over that of pds": _ratios(found, "cpu", "cold"),
+        "Peak memory of the process, MiB": _memory(found, "cold"),
+    }
+    return setup and [*setup, *(line for title, rows in tables.items() for line in ("", f"### {title}", "", *rows))]
 
 
 def _wire(found: Figures) -> list[str]:
