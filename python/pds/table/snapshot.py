@@ -156,6 +156,8 @@ class Snapshot(Summarized):
                 - Floats: -0.0 equals 0.0. NaN equals NaN and is the largest value; in pyarrow, NaN is neither
                   equal to, less than nor greater than any value.
                 - Casts truncate: `CAST(5.75 AS BIGINT)` is 5.
+                - Rows of values are compared value by value, as in `(a, b) > (1, 'x')`; one with NULL that the values
+                  before it do not decide is not found. Structs, lists and maps have no order.
                 - Literals with a decimal point are decimals in sums and products with integers and decimals.
                   Quotients with such a literal are floats.
                 - A time, date or text without a time zone is in UTC if it is used with a time that has one.
