@@ -8,7 +8,7 @@
 //! If another writer appended rows, columns or a vocabulary meanwhile, a commit appends nothing, and the slices have to
 //! be written again for a new [`SharedIngest`].
 //!
-//! Crash points: those of [`super::ingest`]. What no block names is removed by a commit that appended nothing, or by
+//! Crash points: those of [`super::ingest()`]. What no block names is removed by a commit that appended nothing, or by
 //! [`super::vacuum()`]: such as the slices of tasks whose messages were lost. A slice is
 //! younger than the lease under which the head moves, which begins with the [`SharedIngest`].
 
