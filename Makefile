@@ -45,9 +45,6 @@ WORKERS ?= 2
 FAST_WORKERS := $$((3 * $(WORKERS) / 2))
 PARALLEL := --dist worksteal -n
 FAST := not s3 and not azure and not spark and not slow
-# What `test-python` runs at the same time, each row in its order.
-BESIDE := check-macos test-slow test-spark
-IN_FRONT := mypy stubtest docs test-fast test-s3 test-azure examples test-hostile
 SOURCES := src python/src python/pds python/pyspark_pds fuzz/src
 FUZZ_SECONDS ?= 120
 FUZZ_KINDS ?= block yaml part seal manifest intent table pointer segment tombstones
@@ -171,18 +168,13 @@ install-wheel:
 	rm -f $(VENV)/.built
 	$(PIP) --no-deps --force-reinstall dist/*.whl
 
-# --- the gate, cheap first; each step runs alone, but for those of test-python ---
+# --- the gate, cheap first; each step runs alone -----------------------------
 
 .PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled deny advisories third-party third-party-check \
-	clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile \
-	test-python
-test: setup lint clippy rustdoc test-rust test-python ## the whole gate
+	clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
+test: setup lint clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
+	test-slow examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
-
-# Two rows of steps at the same time, for one alone leaves a core idle: the slow tests wait for leases, timeouts and
-# processes, Spark for its JVMs, and a check of Rust has one thread. What the row `BESIDE` prints comes at the end.
-test-python: build servers azure ## all that needs the wheel: types, docs, tests, examples
-	@$(BIN)/python tools/beside $(MAKE_PART) $(BESIDE) -- $(MAKE_PART) $(IN_FRONT)
 
 lint: fmt-check typos fixme lengths ruff imports doubled deny third-party-check ## the steps that compile nothing
 
@@ -288,7 +280,7 @@ test-spark: build servers ## Python tests in Spark
 
 test-slow: build servers ## the long ones: kill loops, large data
 	$(PYTEST) $(PARALLEL) $$((3 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
-	$(PYTEST) $(PARALLEL) $(WORKERS) -m "slow and not soak and spark" $(ARGS)
+	$(PYTEST) -m "slow and not soak and spark" $(ARGS)
 
 examples: build servers ## every example, on little data
 	for example in examples/*.py; do echo "== $$example"; PDS_SCALE=0.01 $(BIN)/python "$$example" </dev/null; done
