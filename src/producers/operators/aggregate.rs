@@ -13,71 +13,18 @@ use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, new_null_array};
 use arrow_cast::cast;
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, Field, Fields};
-use serde::{Deserialize, Serialize};
 
 use super::super::keys::normalize;
 use super::FeederColumns;
 use super::accumulators::{Accumulator, Argument, Count, Sign, Sum, take_count};
-use super::aggregate_types::{argument_type, result_type};
+use super::aggregate_types::{Aggregate, AggregateFunction, argument_type, result_type};
 use super::distinct_values::DistinctValues;
 use super::exact_sum::{put_unsigned, state_error};
 use super::extremes::Extreme;
 use super::fields::column_of;
 use super::value_order::first_column;
-use super::variance::{Spread, Variance};
+use super::variance::Variance;
 use crate::error::{Error, Result};
-
-/// A function of the values of a group. Values that are null do not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AggregateFunction {
-    /// The number of values; of rows, without a column.
-    Count,
-    /// The exact sum, rounded once; null if there are no values.
-    Sum,
-    /// The sum divided by the number of values; null if there are none.
-    Mean,
-    /// The least value; null if there is none. Not-a-number is greater than all other floats.
-    Min,
-    /// The greatest value.
-    Max,
-    /// The number of distinct values.
-    CountDistinct,
-    /// The variance of a sample: the sum of the squared distances from the mean, divided by the number of values less one.
-    /// Null for less than two values.
-    Variance,
-    /// The root of the variance of a sample.
-    Stddev,
-    /// The variance of a population: divided by the number of values. Null without values.
-    VarPop,
-    /// The root of the variance of a population.
-    StddevPop,
-}
-
-impl AggregateFunction {
-    pub(super) fn spread(self) -> Option<Spread> {
-        let (of_sample, is_root) = match self {
-            Self::Variance => (true, false),
-            Self::Stddev => (true, true),
-            Self::VarPop => (false, false),
-            Self::StddevPop => (false, true),
-            _ => return None,
-        };
-        Some(Spread { of_sample, is_root })
-    }
-}
-
-/// An aggregate and the name of its result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Aggregate {
-    /// The name of the field that has the result.
-    pub name: String,
-    /// The function.
-    pub function: AggregateFunction,
-    /// The field of the value, or `value` for one without fields; None for the rows themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub column: Option<String>,
-}
 
 /// Aggregates, planned for values of a type.
 #[derive(Debug)]

@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(super) use self::accumulators::Sign;
-pub use self::aggregate::{Aggregate, AggregateFunction, Aggregation};
+pub use self::aggregate::Aggregation;
 pub(super) use self::aggregate::{Arguments, GroupEnd, Groups, UnresolvedEnd};
+pub use self::aggregate_types::{Aggregate, AggregateFunction};
 pub use self::flatten::Flatten;
 use self::flatten::{FlattenFunction, Flattening};
 pub(super) use self::join::Side;
