@@ -92,7 +92,10 @@ def test_random_changes(memory_store: pds.Store, seed: int) -> None:
         changes = {rng.randrange(30): [_row(rng) for _ in range(rng.choice([0, 1, 1, 5, 40]))] for _ in range(12)}
         upserts = [(key, value) for key, values in changes.items() for value in values]
         deletes = [key for key, values in changes.items() if not values and key in data]
-        pipeline.update(s=pds.Changes(upserts, deletes))
+        # Arrow takes numbers for timestamps.
+        keys, values = [key for key, _ in upserts], [value for _, value in upserts]
+        rows = pa.table({"key": pa.array(keys, pa.int64()), "value": pa.array(values, VALUE)})
+        pipeline.update(s=pds.Changes(rows, deletes))
         data = {key: values for key, values in sorted({**data, **changes}.items()) if values}
         assert sorted(_rows(pipeline, "distinct")) == _by_duckdb(data, None)
         for name, options in FIRSTS.items():
