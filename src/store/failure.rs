@@ -79,6 +79,14 @@ impl Store {
             _ if let Some(cause) = find_cause::<CredentialError>(error) => {
                 (cause.kind(), cause.reason())
             }
+            // `object_store` has kinds for the answers to requests for objects, and none for those to listings.
+            _ if error_answer(text).starts_with("403") => {
+                (ErrorKind::PermissionDenied, "access denied")
+            }
+            _ if error_answer(text).starts_with("401") => (
+                ErrorKind::PermissionDenied,
+                "missing or rejected credentials",
+            ),
             _ if error_answer(text).starts_with("423") => {
                 (ErrorKind::Locked, "the object is locked")
             }
@@ -356,13 +364,15 @@ mod tests {
     }
 
     #[test]
-    fn a_locked_object_is_told_from_an_unavailable_store() {
+    fn what_a_store_refuses_is_told_from_an_unavailable_store() {
         let objects = std::sync::Arc::new(object_store::memory::InMemory::new());
         let clock = std::sync::Arc::new(crate::clock::SystemClock);
         let capabilities = crate::store::Capabilities::FULL;
         let store = Store::from_object_store("s3", objects, capabilities, <_>::default(), clock);
         for (status, kind) in [
             (http::StatusCode::LOCKED, ErrorKind::Locked),
+            (http::StatusCode::FORBIDDEN, ErrorKind::PermissionDenied),
+            (http::StatusCode::UNAUTHORIZED, ErrorKind::PermissionDenied),
             (http::StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::Other),
             (http::StatusCode::TOO_MANY_REQUESTS, ErrorKind::Unavailable),
         ] {
