@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "judge", "probe"]
 
-# After these, every other request would fail alike, timeout by timeout.
-_HOPELESS: Final = (BackendUnavailable, PermissionDenied)
+
+_FIRST: Final = "write"
+"""The first check, without which no other one can succeed."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,15 @@ def probe(store: Store) -> Iterator[Finding]:
             try:
                 _pds.check_contract(handle, name)
             except RemoteStoreError as error:
-                if isinstance(error, _HOPELESS):
+                # Every other request would fail alike, timeout by timeout.
+                may_not_write = name == _FIRST and isinstance(error, PermissionDenied)
+                if may_not_write or isinstance(error, BackendUnavailable):
                     hopeless = name
                 yield Finding(name, passed=False, detail=str(error), unsafe=isinstance(error, UnsafeStore))
             else:
                 yield Finding(name, passed=True, detail=check["expectation"])
     finally:
-        if hopeless is None:
+        if hopeless != _FIRST:
             # The check of deletions has already reported a store that cannot delete.
             with contextlib.suppress(RemoteStoreError):
                 store.delete_folder(folder, recursive=True, missing_ok=True)

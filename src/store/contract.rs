@@ -21,6 +21,14 @@ const RACES: usize = 12;
 /// A name with characters that are encoded in URLs and in XML.
 const ODD_PATH: &str = "a/b c/100%25/ünï?#[x]=+&";
 
+/// What the checks of listings write.
+const LISTED: [&str; 4] = ["l/x", "l/sub/y", "l/sub/deep/z", "lx/other"];
+/// All that checks write.
+const PATHS: [&str; 10] = [
+    "plain", ODD_PATH, "empty", LISTED[0], LISTED[1], LISTED[2], LISTED[3], "create", "replace",
+    "race",
+];
+
 /// A rule that every store has to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContractCheck {
@@ -85,8 +93,22 @@ impl ContractCheck {
         }
     }
 
-    /// Checks the rule with objects of its own.
+    /// Checks the rule with objects of its own, which are removed whatever the store does, if it deletes.
     pub async fn run(self, store: &Store) -> Result<()> {
+        let checked = self.check(store).await;
+        if checked
+            .as_ref()
+            .is_err_and(|e| e.kind() != ErrorKind::Unavailable)
+        {
+            let paths = PATHS.map(str::to_owned);
+            if let Err(e) = store.delete_all(&paths).await {
+                log::warn!("objects of a check of the store could not be removed: {e}");
+            }
+        }
+        checked
+    }
+
+    async fn check(self, store: &Store) -> Result<()> {
         match self {
             Self::Write => check_writes(store).await,
             Self::Read => check_reads(store).await,
@@ -171,8 +193,7 @@ async fn check_reads(store: &Store) -> Result<()> {
 }
 
 async fn check_listing(store: &Store) -> Result<()> {
-    let paths = ["l/x", "l/sub/y", "l/sub/deep/z", "lx/other"];
-    for path in paths {
+    for path in LISTED {
         put(store, path, b"1").await?;
     }
     let all = store.list("l").await?;
@@ -197,8 +218,7 @@ async fn check_listing(store: &Store) -> Result<()> {
         store.list("missing").await?.is_empty(),
         "a listing of a missing folder is empty",
     )?;
-    let path_list: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
-    store.delete_all(&path_list).await?;
+    store.delete_all(&LISTED.map(str::to_owned)).await?;
     store.remove_empty_folder("l").await?;
     store.remove_empty_folder("lx").await
 }

@@ -94,6 +94,20 @@ def test_a_server_that_looks_before_it_writes_is_unsafe(seconds: float) -> None:
     assert judge(findings.values()) == "unsafe"
 
 
+def test_an_account_that_may_not_list_leaves_nothing() -> None:
+    with ScriptedS3() as server:
+        server.on("list", "", "403", times=1000)
+        store = _open(server)
+        with pytest.raises(pds.PermissionDenied, match="access denied"):
+            list(store.list_files(recursive=True))
+        # A refusal is an answer, and is not asked for again.
+        assert sum(request.verb == "list" for request in server.seen) == 1
+        findings = {finding.name: finding for finding in probe(store)}
+        assert server.snapshot() == {}
+    assert {name for name, finding in findings.items() if not finding.passed} == {"list", "delete"}
+    assert judge(findings.values()) == "unknown"
+
+
 def test_a_server_that_cannot_be_reached_is_asked_once() -> None:
     with ScriptedS3() as server:
         store = _open(server)
