@@ -7,10 +7,8 @@ use datafusion_expr::expr::{Between, BinaryExpr, Case, Expr, ScalarFunction};
 use datafusion_expr::{Operator, binary_expr, not};
 use datafusion_functions::core::coalesce;
 
+use super::operators::{MAX_COPIED, check_copies};
 use super::row_values::{compare, expand_list, is_row};
-
-/// Maximum number of nodes of all copies of an operand together.
-const MAX_COPIED: usize = 10_000;
 
 /// Rewrites shorthand to the expressions that it stands for.
 pub(super) fn desugar(expr: Expr, schema: &DFSchema) -> Result<Expr> {
@@ -92,18 +90,4 @@ const NULL: Expr = Expr::Literal(ScalarValue::Null, None);
 
 fn is_nullif(call: &ScalarFunction) -> bool {
     call.func.name() == "nullif" && call.args.len() == 2 && !call.args[0].is_volatile()
-}
-
-/// Refuses to copy a large operand: constructs within each other double it at each level.
-fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Result<()> {
-    let mut nodes = 0;
-    expr.apply(|_| {
-        nodes += 1;
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    if nodes * copies > MAX_COPIED {
-        let message = format!("{construct} is nested too deeply or has too large an operand");
-        return Err(DataFusionError::Plan(message));
-    }
-    Ok(())
 }

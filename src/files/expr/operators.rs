@@ -1,7 +1,12 @@
-//! Operators of expressions.
+//! Operators of expressions, and how much of an operand may be copied.
 
+use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::expr::Expr;
 use datafusion_expr::{Operator, binary_expr, lit};
+
+/// Maximum number of nodes of all copies of an operand together.
+pub(super) const MAX_COPIED: usize = 10_000;
 
 /// Combines terms as a balanced tree; without terms the result is true.
 pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
@@ -26,4 +31,23 @@ pub(super) fn is_comparison(op: Operator) -> bool {
         IsNotDistinctFrom,
     ];
     by_order.contains(&op)
+}
+
+/// How many nodes an expression has.
+pub(super) fn node_count(expr: &Expr) -> Result<usize> {
+    let mut nodes = 0;
+    expr.apply(|_| {
+        nodes += 1;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(nodes)
+}
+
+/// Refuses to copy a large operand: constructs within each other double it at each level.
+pub(super) fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Result<()> {
+    if node_count(expr)? * copies > MAX_COPIED {
+        let message = format!("{construct} is nested too deeply or has too large an operand");
+        return Err(DataFusionError::Plan(message));
+    }
+    Ok(())
 }

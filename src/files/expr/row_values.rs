@@ -7,10 +7,10 @@ use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::{Expr, InList};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr};
 
-use super::operators::{combine_terms, is_comparison};
+use super::operators::{check_copies, combine_terms, is_comparison, node_count};
 
-/// Maximum number of rows of an `IN` whose values may be NULL: each becomes comparisons of its own.
-const MAX_LISTED_ROWS: usize = 5_000;
+/// Maximum number of nodes of all copies of the row before an `IN` whose values may be NULL.
+const MAX_LISTED: usize = 15_000;
 
 /// Compares two expressions, value by value if both are rows.
 pub(super) fn compare(left: Expr, op: Operator, right: Expr) -> Result<Expr> {
@@ -28,7 +28,9 @@ pub(super) fn compare(left: Expr, op: Operator, right: Expr) -> Result<Expr> {
         );
         return Err(DataFusionError::Plan(message));
     }
-    // Each value is asked twice.
+    // Each value is asked twice, and so are those of rows within rows.
+    check_copies(&left, 2, "a comparison of rows")?;
+    check_copies(&right, 2, "a comparison of rows")?;
     if left.is_volatile() || right.is_volatile() {
         let message = "rows with values that change cannot be compared";
         return Err(DataFusionError::Plan(message.to_owned()));
@@ -85,12 +87,10 @@ pub(super) fn expand_list(list: InList, schema: &DFSchema) -> Result<Expr> {
     if is_exact {
         return Ok(Expr::InList(list));
     }
-    if list.list.len() > MAX_LISTED_ROWS {
-        let message = format!(
-            "IN has more than {MAX_LISTED_ROWS} rows of values that may be NULL; use several filters, or an upsert or a \
-             merge by the key"
-        );
-        return Err(DataFusionError::Plan(message));
+    if node_count(&list.expr)? * list.list.len() > MAX_LISTED {
+        let message = "IN has too many rows of values that may be NULL; use several filters, or an upsert or a merge by \
+                       the key";
+        return Err(DataFusionError::Plan(message.to_owned()));
     }
     let (op, combined) = if list.negated {
         (Operator::NotEq, Operator::And)

@@ -107,3 +107,15 @@ def test_keys_that_cannot_be_null_stay_a_set(memory_store: pds.Store) -> None:
 def test_what_has_no_meaning_is_refused(table: pds.Table, where: str, message: str) -> None:
     with pytest.raises(pds.InvalidInput, match=message):
         table.scan(where=where).count()
+
+
+def test_nested_comparisons_are_bounded(table: pds.Table) -> None:
+    """Each level asks the one below twice."""
+    where = "n < 1"
+    for _ in range(14):
+        where = f"struct(CAST({where} AS INT), n) < struct(1, 1)"
+    with pytest.raises(pds.InvalidInput, match="a comparison of rows is nested too deeply"):
+        table.scan(where=where).count()
+    listed = ", ".join(f"({n}, 'a')" for n in range(6_000))
+    with pytest.raises(pds.InvalidInput, match="IN has too many rows of values that may be NULL"):
+        table.scan(where=f"(n, s) IN ({listed})").count()
