@@ -43,6 +43,7 @@ mod without_cas;
 use std::collections::BTreeMap;
 
 use arrow_array::RecordBatchReader;
+use futures::future::try_join;
 use serde::{Deserialize, Serialize};
 
 pub use self::clean::{DatasetCleanup, clean};
@@ -61,6 +62,7 @@ use crate::parquet::options::WriteOptions;
 use crate::store::staged_write::StagedWrite;
 use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
+use crate::versions::names::POINTER;
 
 /// The name of the marker, an empty object that says that the dataset is complete.
 pub const SUCCESS: &str = "_SUCCESS";
@@ -164,8 +166,8 @@ impl DatasetWrite {
         })
     }
 
-    /// As [`DatasetWrite::new`]; without `overwrite`, [`ErrorKind::AlreadyExists`] where a dataset exists. It changes
-    /// nothing in the store.
+    /// As [`DatasetWrite::new`]; without `overwrite`, [`ErrorKind::AlreadyExists`] where a dataset exists. In the folder of a
+    /// table [`ErrorKind::InvalidPath`]. It changes nothing in the store.
     pub async fn begin(
         store: &Store,
         key: &str,
@@ -174,12 +176,23 @@ impl DatasetWrite {
         options: WriteOptions,
     ) -> Result<Self> {
         let write = Self::new(store, key, overwrite, layout, options)?;
-        write.check_absent(store).await?;
+        write.check_folder(store).await?;
         Ok(write)
     }
 
-    async fn check_absent(&self, store: &Store) -> Result<()> {
-        if !self.overwrite && exists(store, &self.key).await? {
+    /// Refuses what the publish would refuse, before anything is encoded.
+    async fn check_folder(&self, store: &Store) -> Result<()> {
+        let has_table = async {
+            // Other stores hold none.
+            let pointer = path::join(&self.key, POINTER);
+            Ok::<_, Error>(store.capabilities().conditional && store.is_file(&pointer).await?)
+        };
+        let has_dataset = async { Ok(!self.overwrite && exists(store, &self.key).await?) };
+        let (has_table, has_dataset) = try_join(has_table, has_dataset).await?;
+        if has_table {
+            return Err(holds_table_error(&self.key));
+        }
+        if has_dataset {
             return Err(already_exists_error(&self.key));
         }
         Ok(())
@@ -188,8 +201,8 @@ impl DatasetWrite {
 
 /// Prepares and publishes `input` as a dataset.
 ///
-/// With neither `small` nor `overwrite`, a request looks for an existing dataset before anything is encoded. `small`
-/// says that the parts stay in memory until they are published: then the publish alone looks for one.
+/// Without `small`, requests look for a table in the folder and, without `overwrite`, for a dataset before anything is
+/// encoded. `small` says that the parts stay in memory until they are published: then the publish alone looks for them.
 pub async fn write(
     store: &Store,
     write: &DatasetWrite,
@@ -199,10 +212,17 @@ pub async fn write(
     schema_hash: &str,
 ) -> Result<DatasetManifest> {
     if !small {
-        write.check_absent(store).await?;
+        write.check_folder(store).await?;
     }
     let parts = prepare(store, write, task, input).await?;
     publish(store, write, parts, schema_hash).await
+}
+
+/// The error of a write into the folder of a table.
+fn holds_table_error(key: &str) -> Error {
+    let message =
+        format!("{key:?} holds a table or a pipeline; a dataset needs a folder of its own");
+    Error::new(ErrorKind::InvalidPath, message).with_path(key)
 }
 
 fn check_capabilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {

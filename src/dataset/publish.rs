@@ -26,7 +26,8 @@ use super::recover::{acquire, heal, publish_in_order};
 use super::roll_back::{discard_staged, roll_back};
 use super::steps::{Publication, StepError, Steps};
 use super::{
-    DatasetManifest, DatasetWrite, MANIFEST, StagedPart, already_exists_error, prepare, without_cas,
+    DatasetManifest, DatasetWrite, MANIFEST, StagedPart, already_exists_error, holds_table_error,
+    prepare, without_cas,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
@@ -330,10 +331,7 @@ async fn find_foreign_file(
 ) -> Result<Option<Error>> {
     let key = steps.lease.key;
     if steps.folder.files.contains_key(POINTER) {
-        let message =
-            format!("{key:?} holds a table or a pipeline; a dataset needs a folder of its own");
-        let error = Error::new(ErrorKind::InvalidPath, message);
-        return Ok(Some(error.with_path(key)));
+        return Ok(Some(holds_table_error(key)));
     }
     if publication.overwrite {
         return Ok(None);

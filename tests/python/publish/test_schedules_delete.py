@@ -102,3 +102,35 @@ def test_a_delete_that_failed_takes_no_dataset_that_came_after_it() -> None:
             place.datasets("c").read_dataset(KEY)
         assert place.intent() is None
         assert place.datasets("c").read_dataset(f"{KEY}/x").equals(place.table(2))
+
+
+@pytest.mark.parametrize("folder", [KEY, f"{KEY}/below"])
+@pytest.mark.parametrize("finish", ["clean", "delete", "write"])
+def test_a_table_that_came_after_an_interrupted_deletion_stays(folder: str, finish: str) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    with world() as place:
+        place.write("b", 1, 2)
+        denied = place.server.on("delete", "part-00000.parquet", "403", times=1000)
+        with pytest.raises(pds.RemoteStoreError, match="interrupted"):
+            place.datasets("a").delete_dataset(KEY)
+        denied.drop()
+        datasets = place.datasets("c")
+        # Not all Parquet files in the folder are the dataset's.
+        place.server.watch = None
+        pds.Table.create(datasets.store, folder, rows.schema).append(rows)
+        if finish == "clean":
+            datasets.clean_dataset(KEY)
+            assert place.intent() is None
+            assert not datasets.dataset_exists(KEY)
+        elif finish == "delete":
+            with pytest.raises(pds.InvalidPath, match="holds a table"):
+                datasets.delete_dataset(KEY)
+        elif folder == KEY:
+            with pytest.raises(pds.InvalidPath, match="holds a table"):
+                place.write("c", 2, 2)
+        else:
+            place.write("c", 2, 2)
+            assert place.read() == 2
+        table = pds.Table(datasets.store, folder)
+        assert table.scan().to_pyarrow().equals(rows)
+        table.append(rows)
