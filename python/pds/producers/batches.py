@@ -176,7 +176,7 @@ def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
         if not _is_widening(array.type, field.type):
             raise BadValueError(f"expected {field.type}, got {array.type}; cast it in the function")
         result = array.cast(field.type)
-        # Arrow does not cast to the type of nulls alone, of which there is one value.
+        # Arrow does not cast to the type of nulls alone, which have one value.
         back = array if pa.types.is_null(array.type) else result.cast(array.type)
         if pa.types.is_nested(storage_type(field.type)):
             # Arrow finds not-a-number in a list different from itself.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, VersionExpired
 from pds.producers.drawing import Box, Drawing
+from pds.producers.errors import abbreviate
 from pds.producers.explanation import Explanation, explain
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
@@ -22,8 +24,6 @@ from pds.table.location import TableLocation
 from pds.telemetry import traces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pds.producers.changes import Changes, Replace
     from pds.producers.engine import Engine
     from pds.producers.graph import SourceInput, UpdateArguments
@@ -341,6 +341,8 @@ class Pipeline(Upkeep):
 def _merge_names(
     changes: Mapping[str, Changes | Replace] | None, named: Mapping[str, Changes | Replace]
 ) -> dict[str, Any]:
+    if changes is not None and not isinstance(changes, Mapping):
+        raise InvalidType(f"changes must be a dict of the changes of each source, not {abbreviate(changes)}")
     twice = sorted((changes or {}).keys() & named.keys())
     if twice:
         raise InvalidInput(

@@ -59,7 +59,10 @@ def test_a_key_that_would_change_is_not_read(memory_store: pds.Store) -> None:
 def test_changes_of_a_source_are_given_once(memory_store: pds.Store) -> None:
     p = pds.Pipeline(memory_store, "p")
     p.source("s", key=pa.int64(), value=pa.int64())
+    bad: Any = [("s", pds.Changes([(5, 50)]))]
     for call in (p.update, p.preview):
+        with pytest.raises(pds.InvalidType, match="changes must be a dict"):
+            call(bad)
         with pytest.raises(pds.InvalidInput, match="'s' are given twice"):
             call({"s": pds.Changes([(5, 50)])}, s=pds.Changes([(6, 60)]))
 
