@@ -97,17 +97,21 @@ def ingest(
         groups = rows.group(slice_bytes)
         if shared.operation in schema.names:
             groups = _keep_corrections(df, rows.with_column(shared.operation), groups)
-        return _append(df, dataset, rows, groups, options)
-    finally:
-        _remove_rows(datasets, key)
+        result = _append(df, dataset, rows, groups, options)
+    except BaseException:
+        # Tasks of a failed job leave hidden files and uploads.
+        _remove_rows(datasets, key, has_failed=True)
+        raise
+    _remove_rows(datasets, key, has_failed=False)
+    return result
 
 
-def _remove_rows(datasets: ParquetDatasetStore, key: str) -> None:
-    """Remove the temporary rows, and what tasks of a failed job have left of them."""
+def _remove_rows(datasets: ParquetDatasetStore, key: str, *, has_failed: bool) -> None:
     try:
         with contextlib.suppress(NotFound):
             datasets.delete_dataset(key)
-        datasets.clean_dataset(key, older_than=0.0)
+        if has_failed:
+            datasets.clean_dataset(key, older_than=0.0)
     except RemoteStoreError as error:
         message = f"the temporary rows of an ingest at {key!r} could not be removed, delete them: {error}"
         warnings.warn(message, stacklevel=3)
@@ -130,7 +134,7 @@ class _CountedRows:
         return replace(self, schema=pa.schema([self.schema.field(name)]), columns=(name,))
 
     def group(self, slice_bytes: int) -> list[range]:
-        """Group neighboring parts; without rows there is no group."""
+        """Group neighboring parts; the list is empty without rows."""
         groups: list[range] = []
         size = slice_bytes
         for part, part_bytes in enumerate(self.part_index.sizes):
