@@ -81,7 +81,7 @@ impl SharedIngestHandle {
     }
 }
 
-/// Writes rows as the slice of a task. Returns a message for a commit; None if there are no rows.
+/// Writes rows as the slice of a task. Returns a message for a commit; None without rows.
 #[pyfunction]
 fn write_task_slice<'py>(
     py: Python<'py>,

@@ -410,7 +410,7 @@ fn infer_schema(
     Schema::new(fields)
 }
 
-/// Writes rows as a slice; None if there are no rows.
+/// Writes rows as a slice; None without rows.
 async fn write(
     chain: &Chain,
     plan: &IngestPlan,
@@ -432,7 +432,7 @@ async fn write(
     write_rows(chain, system_columns, input, options).await
 }
 
-/// Writes rows with their system columns as a slice; None if there are no rows.
+/// Writes rows with their system columns as a slice; None without rows.
 pub(super) async fn write_rows(
     chain: &Chain,
     system_columns: SystemColumns,

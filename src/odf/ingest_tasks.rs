@@ -96,7 +96,7 @@ impl TaskSlice {
     }
 }
 
-/// Writes rows as the slice of a task; None if there are no rows.
+/// Writes rows as the slice of a task; None without rows.
 pub async fn write_task_slice(
     chain: &Chain,
     task: &SliceTask,

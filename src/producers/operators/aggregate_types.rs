@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 pub enum AggregateFunction {
     /// The number of values; of rows, without a column.
     Count,
-    /// The exact sum, rounded once; null if there are no values.
+    /// The exact sum, rounded once; null without values.
     Sum,
-    /// The sum divided by the number of values; null if there are none.
+    /// The sum divided by the number of values; null without values.
     Mean,
-    /// The least value; null if there is none. Not-a-number is greater than all other floats.
+    /// The least value; null without values. Not-a-number is greater than all other floats.
     Min,
     /// The greatest value.
     Max,
@@ -73,7 +73,7 @@ pub(super) fn argument_type(aggregate: &Aggregate, value: &Field) -> Result<Opti
     let fields = value_fields(value);
     let Some(field) = fields.iter().find(|field| field.name() == column) else {
         let names: Vec<&String> = fields.iter().map(|field| field.name()).collect();
-        let message = format!("there is no column {column:?}; there are {names:?}");
+        let message = format!("its column {column:?} does not exist; the value has {names:?}");
         return Err(refused(aggregate, &message));
     };
     let plain = match nullable(field, "value").data_type() {
