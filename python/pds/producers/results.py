@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pds.display import Result
 
 if TYPE_CHECKING:
-    from pds._pds import _UpdateFields
+    from pds.engine_types import UpdateFields
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,7 +104,7 @@ class UpdateResult(Result):
     stages: dict[str, StageResult]
 
     @classmethod
-    def of(cls, fields: _UpdateFields, requests: int) -> Self:
+    def of(cls, fields: UpdateFields, requests: int) -> Self:
         """Return the result for the update that the engine reports and the number of requests."""
         stages = {node["name"]: StageResult(**node) for node in fields["nodes"]}
         return cls(fields["version"], fields["commit_id"], fields["replayed"], requests, stages)

@@ -12,10 +12,11 @@ from pds.arguments import check_column_names, check_schema, require_text
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
-    from pds._pds import TableHandle, _CommitFields
+    from pds._pds import TableHandle
+    from pds.engine_types import CommitFields
     from pds.table.results import CommitResult
 
-_Commit = Callable[["Callable[[TableHandle, float], tuple[_CommitFields, TableHandle]]"], "CommitResult"]
+_Commit = Callable[["Callable[[TableHandle, float], tuple[CommitFields, TableHandle]]"], "CommitResult"]
 
 
 class Alter:

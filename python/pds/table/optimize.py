@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pds._pds import TableHandle, _CommitFields, _Options
+    from pds._pds import TableHandle
+    from pds.engine_types import CommitFields, Options
     from pds.progress import ProgressArgument
     from pds.table.results import CommitResult
 
 _Rewrite = Callable[
-    ["Callable[[TableHandle, _Options, float], tuple[_CommitFields, TableHandle] | None]"], "CommitResult | None"
+    ["Callable[[TableHandle, Options, float], tuple[CommitFields, TableHandle] | None]"], "CommitResult | None"
 ]
 
 _TARGET_BYTES = 128 << 20

@@ -12,7 +12,7 @@ from pds.display import Listing, Result, Summarized, Summary, list_columns
 from pds.table.charts import Bar, Chart, format_count
 
 if TYPE_CHECKING:
-    from pds._pds import _CommitFields
+    from pds.engine_types import CommitFields
     from pds.errors import RemoteStoreError
 
 
@@ -46,7 +46,7 @@ class CommitResult(Result):
     exports: dict[str, ExportResult | RemoteStoreError] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, commit: _CommitFields, requests: int, exports: dict[str, ExportResult | RemoteStoreError]) -> Self:
+    def of(cls, commit: CommitFields, requests: int, exports: dict[str, ExportResult | RemoteStoreError]) -> Self:
         """Return the result for the commit that the engine reports, the number of requests, and its exports."""
         return cls(requests=requests, exports=exports, **commit)
 

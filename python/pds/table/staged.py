@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from pds.engine_types import CommitFields
     from pds.options import WriteOptions
     from pds.predicate import Predicate
     from pds.store import Store
@@ -71,7 +72,7 @@ class StagedWrite:
         check_sendable(where)
         replays: list[bool] = []
 
-        def begin(handle: _pds.TableHandle) -> tuple[_pds._CommitFields | None, _pds.TableHandle]:
+        def begin(handle: _pds.TableHandle) -> tuple[CommitFields | None, _pds.TableHandle]:
             commit, newest = _pds.begin_staged(handle, predicate, location.options, options)
             replays.append(commit is not None)
             return commit, newest

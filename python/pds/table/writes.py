@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
-    from pds._pds import _CommitFields
+    from pds.engine_types import CommitFields
     from pds.options import WriteOptions
     from pds.progress import ProgressArgument
     from pds.table.merge import MergeClause
@@ -275,18 +275,18 @@ class Writes(Snapshot):
             )
 
     def _commit(
-        self, change: Callable[[_pds.TableHandle, float], tuple[_CommitFields, _pds.TableHandle]]
+        self, change: Callable[[_pds.TableHandle, float], tuple[CommitFields, _pds.TableHandle]]
     ) -> CommitResult:
         return self._commit_with(lambda handle: change(handle, self._location.timeout))
 
     def _commit_with(
-        self, change: Callable[[_pds.TableHandle], tuple[_CommitFields | None, _pds.TableHandle]]
+        self, change: Callable[[_pds.TableHandle], tuple[CommitFields | None, _pds.TableHandle]]
     ) -> CommitResult:
         requests_before, base_handle = self._count_requests(), self._handle
         return self._finish_commit(*change(base_handle), requests_before, base_handle)
 
     def _rewrite(
-        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[_CommitFields, _pds.TableHandle] | None]
+        self, rewrite: Callable[[_pds.TableHandle, WriteOptions, float], tuple[CommitFields, _pds.TableHandle] | None]
     ) -> CommitResult | None:
         requests_before, base_handle = self._count_requests(), self._handle
         result = rewrite(base_handle, self._location.options, self._location.timeout)
@@ -300,7 +300,7 @@ class Writes(Snapshot):
 
     def _finish_commit(
         self,
-        commit: _CommitFields | None,
+        commit: CommitFields | None,
         handle: _pds.TableHandle,
         requests_before: int,
         base_handle: _pds.TableHandle,
