@@ -454,7 +454,7 @@ def test_definitions(memory_store: pds.Store) -> None:
         ({"n": "sum"}, pds.InvalidInput, "needs a column"),
         ({"n": 1}, pds.InvalidType, "pair of column and function"),
         ({"n": ("value", "median")}, pds.InvalidInput, "'median'.*none of"),
-        ({"n": ("price", "sum")}, pds.InvalidInput, 'no column "price"; there are \\["value"\\]'),
+        ({"n": ("price", "sum")}, pds.InvalidInput, 'column "price" does not exist; the value has \\["value"\\]'),
         ({"n": ("value", "sum")}, pds.InvalidInput, '"n" cannot be computed: Utf8 is not a number'),
         ({"": "count"}, pds.InvalidInput, "an aggregate needs a name"),
     ],
