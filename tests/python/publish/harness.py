@@ -162,12 +162,13 @@ class World:
         self.sent: list[str] = []
         self.first_claim = 0
         self._lease = LEASE_OPTIONS
+        self._is_patient = False
 
     # --- clients -------------------------------------------------------------
 
     def options(self, client: str, **more: str) -> dict[str, str]:
         """Store options of a client."""
-        patience = {} if client == "a" else UNDISTURBED
+        patience = {} if client == "a" and not self._is_patient else UNDISTURBED
         return self.server.options(client) | self._lease | patience | more
 
     def datasets(self, client: str, parts: int = 1, **more: str) -> pds.ParquetDatasetStore:
@@ -237,13 +238,14 @@ class World:
     def requests_of(self, work: Callable[[], Any], client: str) -> list[str]:
         """What the client sends to do some work, but probes; the server is put back to what it was.
 
-        With a lease that nobody has to renew: a busy machine would add requests that other runs do not have.
+        With a lease that nobody has to renew and time for answers: a busy machine would add requests that other runs do
+        not have.
         """
         before, acknowledged = self.server.save(), list(self.acknowledged)
         count = len(self.server.seen)
-        self._lease = dict.fromkeys(LEASE_OPTIONS, "120")
+        self._lease, self._is_patient = dict.fromkeys(LEASE_OPTIONS, "120"), True
         work()
-        self._lease = LEASE_OPTIONS
+        self._lease, self._is_patient = LEASE_OPTIONS, False
         sent = [str(r) for r in self.server.seen[count:] if r.client == client and not r.is_probe]
         self.server.restore(before)
         self.acknowledged = acknowledged

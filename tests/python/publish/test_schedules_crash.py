@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import pds
-from publish.harness import CLASSES, KEY, SIZES, Call, drop_uploads, world
+from publish.harness import CLASSES, KEY, SIZES, UNDISTURBED, Call, drop_uploads, world
 from scripted_s3.faults import Rule
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ AFTER = ("read", "clean", "overwrite", "delete")
 
 def _begin(place: World, operation: Operation, children: Children | None = None) -> None:
     if children is not None and operation.new:
-        place.child(children, "a", "write", 2, operation.new)
+        # A request that it repeats would be counted as the next one.
+        place.child(children, "a", "write", 2, operation.new, options=UNDISTURBED)
     elif children is not None:
-        place.child(children, "a", "delete")
+        place.child(children, "a", "delete", options=UNDISTURBED)
     elif operation.new:
         place.write("a", 2, operation.new)
     else:
