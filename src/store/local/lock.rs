@@ -246,20 +246,19 @@ impl LocalStore {
         if !stat.is_file() && e_tag.is_none() {
             return self.unlink_unsynced(key, &path);
         }
-        let file_lock = match (wait_for_lock(key, &path), e_tag) {
+        // It is held until the file is gone: what looks at the file's version under the lock must not be overtaken.
+        let mut file_lock = match (wait_for_lock(key, &path), e_tag) {
             // The file may be deletable all the same: that depends on the permissions of its folder.
             (Err(Error::PermissionDenied { .. }), None) => None,
             (Ok(None), _) => return Err(map_io_error(key, IoKind::NotFound.into())),
             (result, _) => result?,
         };
-        if let (Some(mut lock), Some(e_tag)) = (file_lock, e_tag) {
-            if !lock
+        if let (Some(lock), Some(e_tag)) = (&mut file_lock, e_tag)
+            && !lock
                 .matches_e_tag(e_tag)
                 .map_err(|e| map_io_error(key, e))?
-            {
-                return Err(precondition_error(key));
-            }
-            return self.unlink_unsynced(key, &path);
+        {
+            return Err(precondition_error(key));
         }
         self.unlink_unsynced(key, &path)
     }
