@@ -255,7 +255,7 @@ impl StoreBuilder {
         let bucket = S3::open(builder, region, lookup).map_err(|e| self.configuration_error(&e))?;
         let cloud = Cloud::S3 {
             bucket: bucket.clone(),
-            signed: !unsigned.is_some_and(|v| aws::is_true(&v)),
+            signed: !unsigned.is_some_and(|v| credentials::is_true(&v)),
             aws: at_aws,
         };
         let objects = Arc::new(bucket);
@@ -297,7 +297,7 @@ impl StoreBuilder {
         let cloud = Cloud::Azure {
             objects: Arc::clone(&objects),
             account: account.unwrap_or_else(|| AZURE_EMULATOR_ACCOUNT.to_owned()),
-            signed: unsigned.as_deref() != Some("true"),
+            signed: !unsigned.is_some_and(|v| credentials::is_true(&v)),
         };
         let capabilities = Capabilities {
             suffix_ranges: false,
@@ -328,7 +328,7 @@ impl StoreBuilder {
         let objects = Arc::new(builder.build().map_err(|e| self.configuration_error(&e))?);
         let cloud = Cloud::Gcs {
             objects: Arc::clone(&objects),
-            signed: unsigned.as_deref() != Some("true"),
+            signed: !unsigned.is_some_and(|v| credentials::is_true(&v)),
         };
         Ok(self
             .store("gs", Arc::new(Gcs(Arc::clone(&objects))), metrics)

@@ -179,8 +179,15 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
         let fetched = self.source.fetch().await;
         let now = self.clock.now();
         cached.fetched_at = Some(now);
-        let (values, expiry) = match fetched {
-            Ok(fetched) => fetched,
+        let converted = fetched.and_then(|(values, expiry)| {
+            let credential = (self.convert)(&values).map_err(|needed| {
+                let message = format!("the credential provider must return {needed}");
+                Error::new(ErrorKind::PermissionDenied, message)
+            })?;
+            Ok((Arc::new(credential), expiry))
+        });
+        let (credential, expiry) = match converted {
+            Ok(converted) => converted,
             Err(e) => {
                 cached.failure = Some(e.duplicate());
                 let Some(credential) = cached.valid_after(now) else {
@@ -190,11 +197,6 @@ impl<C: Debug + Send + Sync + 'static> CredentialProvider for CachedCredentialPr
                 return Ok(Arc::clone(credential));
             }
         };
-        let credential = (self.convert)(&values).map_err(|needed| {
-            let message = format!("the credential provider must return {needed}");
-            CredentialError::SourceFailed(Error::new(ErrorKind::PermissionDenied, message))
-        })?;
-        let credential = Arc::new(credential);
         cached.credential = Some((Arc::clone(&credential), expiry));
         cached.failure = None;
         Ok(credential)
@@ -250,12 +252,17 @@ pub(super) fn gcp_credential(
         .ok_or("bearer_token")
 }
 
+/// Whether the value of an option means true, as `object_store` has it.
+pub(super) fn is_true(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
+}
+
 /// A provider that fails at once, for a custom endpoint without credentials; None for all others.
 pub(super) fn azure_no_credentials(
     builder: &MicrosoftAzureBuilder,
 ) -> Option<AzureCredentialProvider> {
     let is_set = |key| builder.get_config_value(&key).is_some();
-    let is_true = |key| builder.get_config_value(&key).is_some_and(|v| v == "true");
+    let is_set_true = |key| builder.get_config_value(&key).is_some_and(|v| is_true(&v));
     let credential_keys = [
         AzureConfigKey::AccessKey,
         AzureConfigKey::SasKey,
@@ -271,7 +278,7 @@ pub(super) fn azure_no_credentials(
     ];
     if !is_set(AzureConfigKey::Endpoint)
         || credential_keys.into_iter().any(is_set)
-        || flag_keys.into_iter().any(is_true)
+        || flag_keys.into_iter().any(is_set_true)
     {
         return None;
     }

@@ -72,7 +72,7 @@ fn scripted_store(responses: &[ScriptedResponse]) -> (Arc<Mutex<Script>>, Store)
     let options = BTreeMap::from([
         ("azure_storage_account_name", "account"),
         ("azure_storage_endpoint", &endpoint),
-        ("azure_skip_signature", "true"),
+        ("azure_skip_signature", "On"),
         ("allow_http", "true"),
     ]);
     let option_strings = options.iter().map(|(k, v)| ((*k).into(), (*v).into()));

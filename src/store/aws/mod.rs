@@ -13,6 +13,6 @@ mod region;
 mod s3;
 
 pub(super) use network::Network;
-pub(super) use options::{chain_provider, endpoint, is_true};
+pub(super) use options::{chain_provider, endpoint};
 pub(super) use region::RegionLookup;
 pub(super) use s3::S3;

@@ -51,7 +51,7 @@ pub(in crate::store) fn chain_provider(
     }
     let has_token = get(&AmazonS3ConfigKey::WebIdentityTokenFile).is_some();
     let is_decided = has_key_id
-        || get(&AmazonS3ConfigKey::SkipSignature).is_some_and(|v| is_true(&v))
+        || get(&AmazonS3ConfigKey::SkipSignature).is_some_and(|v| credentials::is_true(&v))
         || SERVICE_OPTIONS.iter().any(is_option)
         || has_token && TOKEN_OPTIONS.iter().any(is_option);
     if profile.is_none() && is_decided {
@@ -77,9 +77,4 @@ pub(in crate::store) fn endpoint(builder: &AmazonS3Builder) -> Option<String> {
     let keys = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
     let mut values = keys.iter().filter_map(|key| builder.get_config_value(key));
     values.find(|value| !value.is_empty())
-}
-
-/// Whether the value of an option means true, as `object_store` has it.
-pub(in crate::store) fn is_true(value: &str) -> bool {
-    ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
 }

@@ -51,6 +51,7 @@ class _Provider:
     def __init__(self, lifetime: timedelta | None = None) -> None:
         self.lifetime, self.calls, self.most_at_once = lifetime, 0, 0
         self.failure: Exception | None = None
+        self.hidden = ""
         self._now = 0
         self._lock = threading.Lock()
 
@@ -63,6 +64,7 @@ class _Provider:
             if self.failure:
                 raise self.failure
             keys = {"access_key_id": f"key{self.calls}", "secret_access_key": "s", "session_token": f"t{self.calls}"}
+            keys.pop(self.hidden, None)
             return keys if self.lifetime is None else {**keys, "expires_at": datetime.now(UTC) + self.lifetime}
         finally:
             with self._lock:
@@ -118,7 +120,9 @@ def test_a_failed_refresh_is_borne_while_there_are_credentials(
     assert store.read_bytes("a") == b"x"
     assert any(r.name.startswith("pds") and "could not be refreshed" in r.getMessage() for r in caplog.records)
     assert logging.getLogger("pds").handlers
-    provider.failure, provider.lifetime = None, -HOUR
+    provider.failure, provider.hidden = None, "secret_access_key"
+    assert store.read_bytes("a") == b"x"
+    provider.hidden, provider.lifetime = "", -HOUR
     assert store.read_bytes("a") == b"x"
     provider.failure = RuntimeError("the broker is down")
     with pytest.raises(pds.PermissionDenied, match="the broker is down"):
