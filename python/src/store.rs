@@ -301,8 +301,15 @@ impl StoreHandle {
             match store.copy(&from, &to, mode).await {
                 // S3 has no conditional copy: the object is read and created.
                 Err(e) if e.kind() == ErrorKind::CapabilityNotSupported && !overwrite => {
-                    let (bytes, _) = store.get(&from, GetOptions::default()).await?;
+                    let (bytes, meta) = store.get(&from, GetOptions::default()).await?;
                     create(&store, &to, bytes).await?;
+                    if remove && !store.delete_unchanged(&from, meta.e_tag.as_deref()).await? {
+                        let message = format!(
+                            "{from:?} was replaced while it was moved; {to:?} has what was there before"
+                        );
+                        return Err(Error::new(ErrorKind::Conflict, message).with_path(&from));
+                    }
+                    return Ok(());
                 }
                 copied => copied.map_err(|e| name_existing(e, &to))?,
             }
