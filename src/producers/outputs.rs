@@ -16,7 +16,8 @@ use super::rebuild::Rebuild;
 use super::runs::SampledRun;
 use super::splice::{NewRun, NodeChange, NodeReport};
 use crate::error::Result;
-use crate::files::run_blocking;
+use crate::files::run::DEFAULT_PAGE_ROWS;
+use crate::files::{Spill, run_blocking};
 use crate::sync::progress::{self, with_progress};
 
 impl NodeOutput {
@@ -208,7 +209,7 @@ impl Plan {
             return Ok(NewRun::default());
         };
         let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
-        let count = runs_to_merge(&sizes, delta.rows.bytes() as u64);
+        let count = runs_to_merge(&sizes, bytes_in_file(table, &delta.rows));
         let layer = delta.layer(table.shape.schema.fields().len())?;
         self.write_merged(table, layer, count).await
     }
@@ -232,4 +233,16 @@ impl Plan {
             run: written.map(|written| written.run),
         })
     }
+}
+
+/// About how many bytes rows of a table have in a file: those of as many rows of its oldest run, if that has a page. In
+/// memory rows may have many times these, and a run that counts as larger than it is would be merged with large ones.
+fn bytes_in_file(table: &StoredTable, rows: &Spill) -> u64 {
+    let in_memory = rows.bytes() as u64;
+    let oldest = table.runs.last().map(|run| &run.files);
+    let Some(oldest) = oldest.filter(|run| run.rows() >= DEFAULT_PAGE_ROWS as u64) else {
+        return in_memory;
+    };
+    let size = oldest.size_bytes().saturating_mul(rows.rows());
+    (size / oldest.rows()).min(in_memory)
 }

@@ -27,6 +27,19 @@ def most_runs(manifest: bytes) -> int:
     return max(len(node[table]) for node in json.loads(manifest)["nodes"] for table in ("content", "mappings"))
 
 
+def test_a_small_update_of_values_that_compress_well_leaves_large_runs(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "sums")
+    pipeline.source("texts", key=pa.int64(), value=pa.string())
+
+    def write(rows: range) -> int:
+        texts = pa.table({"key": pa.array(rows, pa.int64()), "value": ["a text that all rows have " * 8] * len(rows)})
+        return pipeline.update(texts=pds.Changes(texts)).stages["texts"].bytes_written
+
+    built = write(range(0, 600_000, 2))
+    for at in range(5):
+        assert write(range(at * 100_001, at * 100_001 + 200)) < built / 10
+
+
 def test_small_updates_write_little_and_leave_few_runs(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "sums")
     order = pa.struct([("customer", pa.int64()), ("amount", pa.int64())])
