@@ -14,8 +14,8 @@ use super::splice::PipelineUpdate;
 use super::update::{UpdateOperation, UpdateOptions, UpdateReport, create_from, report};
 use super::{Pipeline, Staged};
 use crate::error::{Error, ErrorKind, Result};
-use crate::versions::Change;
 use crate::versions::commit::commit_onto;
+use crate::versions::{Change, find_replay};
 
 /// An update that is not committed.
 #[derive(Debug)]
@@ -35,19 +35,9 @@ pub async fn preview(
     options: &UpdateOptions,
 ) -> Result<Preview> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
-    let base = match pipeline.find_newest().await? {
-        Some(newest) => newest.manifest,
-        None => Arc::new(PipelineManifest::empty_of(pipeline)),
-    };
     let mut staged = Staged::new(pipeline);
-    let planned = operation.plan_on(Arc::clone(&base), &mut staged).await;
+    let previewed = preview_on_newest(pipeline, &mut operation, &mut staged).await;
     operation.remove_staged().await;
-    let previewed = planned.and_then(|change| {
-        let (mut manifest, operation) = change.apply(&base)?;
-        manifest.version = base.version + 1;
-        manifest.operation = operation;
-        Ok((change, Arc::new(manifest)))
-    });
     match previewed {
         Ok((change, manifest)) => Ok(Preview {
             pipeline: pipeline.clone(),
@@ -61,6 +51,23 @@ pub async fn preview(
             Err(e)
         }
     }
+}
+
+/// Computes an update of the newest version, and the manifest that its commit would write.
+async fn preview_on_newest(
+    pipeline: &Pipeline,
+    operation: &mut UpdateOperation<'_>,
+    staged: &mut Staged,
+) -> Result<(PipelineUpdate, Arc<PipelineManifest>)> {
+    let base = match pipeline.find_newest().await? {
+        Some(newest) => newest.manifest,
+        None => Arc::new(PipelineManifest::empty_of(pipeline)),
+    };
+    let change = operation.plan_on(Arc::clone(&base), staged).await?;
+    let (mut manifest, operation) = change.apply(&base)?;
+    manifest.version = base.version + 1;
+    manifest.operation = operation;
+    Ok((change, Arc::new(manifest)))
 }
 
 impl Preview {
@@ -122,16 +129,8 @@ impl Preview {
 
 /// The report of an earlier update with the same idempotency key, where there is one; else the conflict.
 async fn replayed(pipeline: &Pipeline, key: Option<String>, e: Error) -> Result<UpdateReport> {
-    let newest = pipeline.find_newest().await?;
-    let transactions = newest.as_ref().map(|newest| &newest.manifest.transactions);
-    let earlier = transactions.zip(key).and_then(|(all, key)| all.get(&key));
-    match earlier {
-        Some(earlier) => Ok(UpdateReport {
-            version: earlier.version,
-            commit_id: earlier.commit_id.clone(),
-            is_replayed: true,
-            nodes: Vec::new(),
-        }),
+    match find_replay(pipeline, key.as_deref()).await?.1 {
+        Some(earlier) => Ok(report(&earlier, Vec::new())),
         None => Err(e.with_kind(ErrorKind::CommitConflict)),
     }
 }

@@ -29,8 +29,8 @@ use crate::files::run_blocking;
 use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
-    Change, CommitId, Operation, TimestampMicros, Transaction, Versioned, create_first,
-    find_replay, is_not_created, remove,
+    Change, CommitId, Operation, TimestampMicros, Transaction, create_first, find_replay,
+    is_not_created, remove,
 };
 
 /// What is left at least of the timeout after a wait for the lease.
@@ -109,8 +109,10 @@ pub(super) async fn create_from(
     let (mut manifest, operation) = change.apply(&PipelineManifest::empty_of(pipeline))?;
     manifest.operation = operation;
     manifest.version = 1;
+    let mut commit_id = None;
     let created = create_first(pipeline, |id, now| {
         manifest.commit_id = CommitId::new(id);
+        commit_id = Some(manifest.commit_id.clone());
         manifest.created_at = TimestampMicros::new(now);
         if let Some(key) = change.idempotency_key {
             let transaction = Transaction {
@@ -123,15 +125,13 @@ pub(super) async fn create_from(
         manifest
     });
     match created.await {
-        Ok(snapshot) => {
-            let newest = snapshot.manifest.header();
-            Ok(UpdateReport {
-                version: 1,
-                commit_id: newest.commit_id_of(1).unwrap_or(newest.commit_id).clone(),
-                is_replayed: false,
-                nodes: change.reports,
-            })
-        }
+        // Others may have committed since.
+        Ok(newest) => Ok(UpdateReport {
+            version: 1,
+            commit_id: commit_id.unwrap_or_else(|| newest.manifest.commit_id.clone()),
+            is_replayed: false,
+            nodes: change.reports,
+        }),
         Err(e) => {
             if is_not_created(&e) {
                 staged.remove_all().await;

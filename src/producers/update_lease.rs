@@ -13,7 +13,7 @@
 //! | the holder is killed | nothing on its host, elsewhere a wait of [`LEASE`]; then another acquires the lease |
 //! | a renewal or a write of the object arrives after its removal | the same |
 //! | the holder is suspended for longer than the lease, or hangs (see [`MIN_HOLD`]) | the same |
-//! | a removal arrives after another has acquired the lease | nobody waits for that one |
+//! | a removal arrives after another has acquired the lease | nothing: it is for a version of the object |
 //! | two see the same abandoned object | one replaces it, the other one waits |
 //! | an answer is lost | the holder knows its claim by the id of its update |
 //! | the object cannot be read or written, or not within [`ANSWER`] | this update neither waits nor acquires the lease |
@@ -282,7 +282,10 @@ impl Drop for UpdateLease {
 /// Removes the object if the claim is that of an update.
 async fn remove_claim(store: &Store, path: &str, update: &str) {
     let removed = match Register::new(store, path).read_at_most(MAX_BYTES).await {
-        Ok(Some(value)) if is_claim_of(&value, update) => store.delete(path).await.map(|_| ()),
+        Ok(Some(value)) if is_claim_of(&value, update) => {
+            let deleted = store.delete_unchanged(path, value.e_tag()).await;
+            deleted.map(|_| ())
+        }
         read => read.map(|_| ()),
     };
     if let Err(e) = removed {

@@ -27,6 +27,13 @@ pub struct VersionedValue {
     version: UpdateVersion,
 }
 
+impl VersionedValue {
+    /// The ETag of the object that holds the value, if the store has ETags.
+    pub fn e_tag(&self) -> Option<&str> {
+        self.version.e_tag.as_deref()
+    }
+}
+
 /// The outcome of a conditional write.
 #[derive(Debug)]
 pub enum CasResult {

@@ -101,6 +101,18 @@ def test_a_preview_with_a_key_that_was_used_meanwhile_is_replayed(memory_store: 
     assert pipeline.version == committed.version
 
 
+def test_a_preview_whose_key_was_used_long_ago_is_replayed(memory_store: pds.Store) -> None:
+    """So many updates later that lists have the key, not the newest manifest."""
+    pipeline = words(memory_store)
+    preview = pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="k")
+    committed = pipeline.update(phrases=changes_to((1, "d")), idempotency_key="k")
+    for number in range(130):
+        pipeline.update(phrases=changes_to((2, str(number))), idempotency_key=f"other {number}")
+    assert "k" not in manifest(pipeline)["transactions"]
+    replayed = preview.commit()
+    assert (replayed.version, replayed.commit_id, replayed.replayed) == (1, committed.commit_id, True)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_preview_loses_against_an_update(memory_store: pds.Store, first: bool) -> None:
     pipeline = words(memory_store)
