@@ -37,8 +37,10 @@ static RUNTIME_PID: AtomicU32 = AtomicU32::new(0);
 #[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
 fn runtime_handle() -> Result<&'static Handle> {
     let pid = std::process::id();
+    // The process comes first: the pointer that is read after it is its own, or that of one that came later.
+    let is_current = RUNTIME_PID.load(Ordering::Acquire) == pid;
     let current = RUNTIME.load(Ordering::Acquire);
-    if !current.is_null() && RUNTIME_PID.load(Ordering::Acquire) == pid {
+    if is_current && !current.is_null() {
         // SAFETY: set below from a leaked box and never freed.
         return Ok(unsafe { &*current }.handle());
     }

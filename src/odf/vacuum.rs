@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::store::temp_name::{is_hidden, is_stale};
 use crate::table::{Table, list_objects, list_root};
-use crate::versions::vacuum::{before, store_time};
+use crate::versions::vacuum::{before, remove_hidden, store_time};
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
@@ -80,8 +80,10 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         }
     }
     if !dry_run {
-        let paths: Vec<String> = removed.files.iter().map(|path| chain.path(path)).collect();
+        let paths = removed.files.iter().map(|path| chain.path(path));
+        let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
         chain.store().delete_all(&paths).await?;
+        remove_hidden(chain.store(), &hidden).await;
     }
     Ok(removed)
 }

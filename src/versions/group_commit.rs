@@ -124,8 +124,10 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
             () = clock.sleep(timeout) => {
                 // The commits of others have used up the timeout: make one attempt without them. If a
                 // leader has taken the change, its reply is on the way.
+                queue_time = waited();
                 if let Some(change) = ticket.cancel() {
-                    return commit_onto(folder, &change, None, Duration::ZERO).await;
+                    let committed = commit_onto(folder, &change, None, Duration::ZERO).await;
+                    return committed.map(|committed| committed.after(queue_time));
                 }
             }
         }
@@ -133,10 +135,7 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     let committed = reply_receiver
         .await
         .unwrap_or_else(|_| Err(leader_stopped_error(&commit_id)));
-    committed.map(|committed| Committed {
-        waited: committed.waited + queue_time,
-        ..committed
-    })
+    committed.map(|committed| committed.after(queue_time))
 }
 
 fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {

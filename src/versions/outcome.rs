@@ -28,6 +28,14 @@ pub struct Committed<M> {
     pub replayed: bool,
 }
 
+impl<M> Committed<M> {
+    /// The same, after so much time in the queue of a group commit.
+    pub(crate) fn after(mut self, queue_time: Duration) -> Self {
+        self.waited += queue_time;
+        self
+    }
+}
+
 impl<M: Clone> Committed<M> {
     /// The commit that a transaction recorded; `newest` is the newest snapshot.
     pub(crate) fn replay(transaction: Transaction, newest: &Snapshot<M>) -> Self {

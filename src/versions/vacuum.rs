@@ -32,6 +32,7 @@ use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
 use crate::store::temp_name::{is_hidden, is_stale, probe_path};
 use crate::sync::progress;
 
@@ -142,16 +143,20 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
                 progress.add_files(chunk.len() as u64);
             }
         }
-        // Those of another user may not be removable.
-        if let Err(e) = folder.store.delete_all(&hidden).await {
-            log::warn!("hidden files could not be removed: {e}");
-        }
+        remove_hidden(&folder.store, &hidden).await;
     }
     if let Some(progress) = &progress {
         progress.add_files(uncounted);
         progress.add_bytes(report.bytes);
     }
     Ok(report)
+}
+
+/// Removes hidden files, which nothing needs: those of another user may not be removable.
+pub(crate) async fn remove_hidden(store: &Store, paths: &[String]) {
+    if let Err(e) = store.delete_all(paths).await {
+        log::warn!("hidden files could not be removed: {e}");
+    }
 }
 
 /// The commit of a vacuum: raises `oldest_version` and `gc_floor`, and drops old idempotency keys.
