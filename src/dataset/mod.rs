@@ -128,6 +128,10 @@ pub struct StagedPart {
     pub sequence: u64,
     /// Whether it is the last part of its task.
     pub last: bool,
+    /// The identifier of its write.
+    pub write_id: u128,
+    /// A hash of its columns: the same for parts of one dataset.
+    pub columns_hash: u64,
 }
 
 impl DatasetWrite {

@@ -1,6 +1,9 @@
 //! The first step of a write: encodes parts and stages them where no reader sees them.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use arrow_array::RecordBatchReader;
+use arrow_schema::Schema;
 
 use super::intent::Intent;
 use super::register::read_intent;
@@ -40,6 +43,7 @@ pub async fn prepare(
     let tag = task.shared.then(|| write.shared_tag());
     let staging = Staging::new(store, tag, write.options.memory_limit_bytes);
     let plan = build_write_plan(write, task, &*input, staging.memory_bytes())?;
+    let columns_hash = hash_columns(&input.schema());
     let (target_write, target_store) = (write.clone(), store.clone());
     let targets = Box::new(move |index| target_path(&target_store, &target_write, task, index));
     let files = stage(store, staging, plan, count_rows(input, "write"), targets).await?;
@@ -52,8 +56,16 @@ pub async fn prepare(
         task: task.number,
         sequence,
         last: sequence + 1 == count,
+        write_id: write.write_id,
+        columns_hash,
     };
     Ok(sequenced_files.map(to_staged_part).collect())
+}
+
+fn hash_columns(schema: &Schema) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    schema.fields().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The final path of a part where it is known already, since an upload can become only what it was begun for; else a

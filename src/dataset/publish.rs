@@ -45,7 +45,8 @@ pub async fn publish(
     schema_hash: &str,
 ) -> Result<DatasetManifest> {
     parts.sort_by_key(|p| (p.task, p.sequence));
-    if let Err(error) = check_parts(&write.key, &parts) {
+    if let Err(error) = check_parts(write, &parts) {
+        parts.retain(|part| part.write_id == write.write_id);
         prepare::abort(store, write, &parts).await;
         return Err(error);
     }
@@ -154,11 +155,26 @@ impl Drop for StagedPartsGuard<'_> {
 }
 
 /// Checks that every task's parts are complete, from its first to its last, and that none occurs twice.
-fn check_parts(key: &str, parts: &[StagedPart]) -> Result<()> {
+fn check_parts(write: &DatasetWrite, parts: &[StagedPart]) -> Result<()> {
+    let key = &write.key;
+    let refuse = |reason: String| Err(Error::invalid(reason).with_path(key));
+    let Some(first) = parts.first() else {
+        return refuse("there are no parts; prepare_empty makes one without rows".to_owned());
+    };
     let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
     for part in parts {
         let (task, sequence) = (part.task, part.sequence);
-        let refuse = |reason: String| Err(Error::invalid(reason).with_path(key));
+        if part.write_id != write.write_id {
+            return refuse(format!(
+                "part {sequence} of task {task} belongs to another write; pass the parts that this one prepared"
+            ));
+        }
+        if part.columns_hash != first.columns_hash {
+            return refuse(format!(
+                "the columns of task {task} differ from those of task {}; all tasks need one schema",
+                first.task
+            ));
+        }
         match tasks.insert(task, part) {
             Some(previous) if previous.sequence == sequence => {
                 return refuse(format!(

@@ -163,3 +163,48 @@ def test_a_part_that_the_manifest_does_not_have(memory_store: pds.Store) -> None
     ds = _one_task(memory_store)
     with pytest.raises(pds.errors.InvalidInput, match="no part 9"):
         ds.read_part(KEY, ds.read_manifest(KEY), 9)
+
+
+def _parts_of_another_write(other: pds.DatasetWrite, _: pds.DatasetWrite) -> list[pds.StagedPart]:
+    return other.prepare(_rows(1))
+
+
+def _parts_of_two_schemas(_: pds.DatasetWrite, write: pds.DatasetWrite) -> list[pds.StagedPart]:
+    other = _rows(1).rename_columns([f"other {name}" for name in _rows(1).column_names])
+    return [*write.prepare(_rows(0)), *write.prepare(other, task=1)]
+
+
+def _parts_of_two_types(_: pds.DatasetWrite, write: pds.DatasetWrite) -> list[pds.StagedPart]:
+    strings = pa.table({name: ["x"] for name in _rows(1).column_names})
+    return [*write.prepare(_rows(0)), *write.prepare(strings, task=1)]
+
+
+WRONG_PARTS = {
+    "belongs to another write": _parts_of_another_write,
+    "columns of task 1 differ": _parts_of_two_schemas,
+    "columns of task 1 differ from those of task 0": _parts_of_two_types,
+    "prepare_empty": lambda _other, _write: [],
+}
+
+
+@pytest.mark.parametrize("message", WRONG_PARTS)
+def test_parts_that_nobody_could_read_are_not_published(store: pds.Store, message: str) -> None:
+    ds = _one_task(store)
+    before = ds.read_dataset(KEY)
+    other, write = ds.begin_write("elsewhere"), ds.begin_write(KEY, overwrite=True)
+    parts = WRONG_PARTS[message](other, write)
+    with pytest.raises(pds.InvalidInput, match=message):
+        write.publish(parts, _rows(0).schema)
+    assert ds.read_dataset(KEY).equals(before)
+    # Those of another write are its own.
+    if message.startswith("belongs"):
+        other.publish(parts, _rows(0).schema)
+        assert ds.read_dataset("elsewhere").equals(_rows(1))
+
+
+def test_a_dataset_without_rows_is_published_by_tasks(store: pds.Store) -> None:
+    ds = pds.ParquetDatasetStore(store)
+    write = ds.begin_write(KEY)
+    schema = _rows(0).schema
+    write.publish(write.prepare(schema.empty_table()) or write.prepare_empty(schema), schema)
+    assert ds.read_dataset(KEY).equals(schema.empty_table())
