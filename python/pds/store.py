@@ -390,6 +390,7 @@ class Store:
         Raises:
             NotFound: `src` does not exist.
             AlreadyExists: `dst` exists and `overwrite` is not set.
+            FileChanged: `src` was replaced while it was moved. It stays, and `dst` has what was there before.
             InvalidPath: A path is not valid, or is the path of a folder.
         """
         self._copy(src, dst, overwrite=overwrite, remove=True)

@@ -11,7 +11,7 @@ import pds
 from fault_runs import ended
 from fault_runs import impatient_store as store
 from pds import odf
-from publish.harness import LEASE_OPTIONS
+from publish.harness import LEASE_OPTIONS, Call
 from scripted_s3 import ScriptedS3
 from scripted_s3.faults import Rule
 
@@ -253,3 +253,16 @@ def test_a_probe_that_is_denied_is_a_refusal(lost: str) -> None:
             pipeline.update(words=pds.Changes([("a", "b")]))
         assert probe.hit.is_set()
         assert server.snapshot() == {}
+
+
+def test_a_move_leaves_a_source_that_was_replaced_meanwhile() -> None:
+    with ScriptedS3() as server:
+        files = pds.Store("s3://bucket", server.options())
+        files.write("a", b"old")
+        create = server.add(Rule(lambda r: r.touches("put", "b"), "pause", times=1))
+        move = Call(lambda: files.move("a", "b"))
+        create.wait()
+        files.write("a", b"new", overwrite=True)
+        create.resume()
+        assert isinstance(move.wait().error, pds.FileChanged), repr(move.error)
+        assert (files.read_bytes("a"), files.read_bytes("b")) == (b"new", b"old")
