@@ -94,7 +94,7 @@ class AttachedTable:
         self.key = key
         self.value = value
         self.failure: RemoteStoreError | None = None
-        """The error of the stream that `read` returned last."""
+        """The error of a stream that `read` returned; the caller of `read` clears it before."""
 
     @property
     def path(self) -> str:
@@ -129,7 +129,6 @@ class AttachedTable:
             NotFound: The table does not exist any more.
             DefinitionChanged: A column does not exist any more, or has another type.
         """
-        self.failure = None
         newest = Table(self._table.store, self._table.path)
         self._check_columns(source, newest.schema)
         before = None if consumed is None else ConsumedTable(**{"columns": [], **consumed})

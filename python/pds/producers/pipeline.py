@@ -137,6 +137,9 @@ class Pipeline(Upkeep):
     def _refresh(self) -> UpdateResult | None:
         deadline = time.monotonic() + self._location.timeout
         while True:
+            # Each pass ends with an error of its own: a table that is not reached keeps the one of an earlier pass.
+            for table in self._tables.values():
+                table.failure = None
             handle = self._open()
             nodes = [] if handle is None else json.loads(handle.manifest())["nodes"]
             stored = {node["name"]: node for node in nodes}

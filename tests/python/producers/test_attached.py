@@ -426,6 +426,33 @@ def test_a_table_that_is_vacuumed_or_dropped_while_it_is_read(
     check(pipeline, table)
 
 
+@pytest.mark.parametrize("error", [pds.BackendUnavailable, pds.VersionExpired])
+def test_an_error_of_an_earlier_pass_is_forgotten(
+    table: pds.Table, monkeypatch: pytest.MonkeyPatch, error: type[pds.Error]
+) -> None:
+    other = pds.Table.create(table.store, "others", SCHEMA, key="id")
+    other.append(rows((1, "a", 1.0)))
+    pipeline = pds.Pipeline(table.store, "p", commit_timeout=2)
+    pipeline.source("orders", table, key="customer", value="amount")
+    pipeline.source("others", other, key="customer", value="amount")
+    scan = pds.Table.scan
+
+    def fail_and_drop(self: pds.Table, *arguments: Any, **options: Any) -> Any:
+        if self.path == "orders":
+            return scan(self, *arguments, **options)
+        pds.Table.drop(table.store, "orders")
+        raise error("the first pass fails", path=self.path)
+
+    monkeypatch.setattr(pds.Table, "scan", fail_and_drop)
+    # Only a version that expired lets the same refresh read the tables again.
+    if error is not pds.VersionExpired:
+        with pytest.raises(error, match="the first pass fails"):
+            pipeline.refresh()
+    with pytest.raises(pds.NotFound) as caught:
+        pipeline.refresh()
+    assert caught.value.path == "orders"
+
+
 def test_a_table_with_the_columns_of_changes_is_refused(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("_change_type", pa.string())]))
     with pytest.raises(pds.InvalidInput, match="rename the column"):
