@@ -385,8 +385,8 @@ class ParquetDatasetStore(Summarized):
             dataset_key: The folder of the dataset, relative to the store.
             key: An alias of `dataset_key`.
             older_than: The minimum age, in seconds by the clock of the store, of removed uploads and of removed
-                hidden files of unknown processes. It must be longer than any write: a write whose upload is
-                aborted fails. Defaults to one day.
+                hidden files of this process and of unknown ones. It must be longer than any write: a write whose
+                upload or file is removed fails. Defaults to one day.
 
         Returns:
             The number of removed files and aborted uploads.

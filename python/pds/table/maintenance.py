@@ -39,11 +39,11 @@ class Maintenance(Exports):
             progress: As for `append`. Files are the objects that are removed, manifests among them.
 
         Raises:
-            InvalidInput: The retention is negative.
+            InvalidInput: The retention is negative; or the table is exported, and the export cannot be brought up to
+                date, as for `export_delta` and `export_iceberg`. Nothing was removed then.
             InvalidType: The retention is not a timedelta.
             CommitConflict, CommitStateUnknown: As for `append`.
-            InvalidInput, ExportConflict: The table is exported, and the export cannot be brought up to date, as for
-                `export_delta` and `export_iceberg`. Nothing was removed.
+            ExportConflict: As for `export_delta` and `export_iceberg`. Nothing was removed.
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
