@@ -33,26 +33,14 @@ class Proxy:
         for stream in ("upstream", "downstream"):
             self.toxic("bandwidth", stream=stream, rate=mib_per_second * 1024)
 
-    def resets(self, share: float, *, after_ms: int = 0) -> None:
-        """Cuts a share of the connections; whether the request was carried out stays open."""
-        self.toxic("reset_peer", share=share, timeout=after_ms)
-
     def stalls(self, share: float = 1.0) -> None:
         """Holds requests back and keeps their connections open."""
         self.toxic("timeout", stream="upstream", share=share, timeout=0)
-
-    def cuts_after(self, count_bytes: int) -> None:
-        """Ends each connection when so many bytes of the answer went through."""
-        self.toxic("limit_data", bytes=count_bytes)
 
     def heals(self) -> None:
         """Takes all toxics away."""
         for toxic in self.api.call("GET", f"/proxies/{self.name}/toxics"):
             self.api.call("DELETE", f"/proxies/{self.name}/toxics/{toxic['name']}")
-
-    def goes_down(self, *, down: bool = True) -> None:
-        """Refuses connections and drops the open ones, or takes them again."""
-        self.api.call("POST", f"/proxies/{self.name}", {"enabled": not down})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,6 @@ UNITS = ["s", "ms", "us", "ns"]
 ZONES = [None, "UTC", "Europe/Berlin", "+05:30", "America/St_Johns"]
 STRINGS = ["a", None, "", "ü\0x", "long enough not to be inlined anywhere", "a"]
 BYTES = [b"a", None, b"", b"\0\xff", b"long enough not to be inlined anywhere", b"a"]
-INTS = [0, None, 1, 2, 3, 1]
 LISTS = [[1, None, 3], None, [], [4], [5, 6], []]
 
 
