@@ -17,13 +17,13 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 its usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
-from pds import Table
-from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, TransactionExpired
+from pds.errors import CommitConflict, InvalidInput, NotFound, RemoteStoreError, TransactionExpired
 from pds.spark.options import TASK_SIZES
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.stage import stage_plan
+from pds.spark.table import check_table
 from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
-from pds.spark.write import check_frame, require_shippable
+from pds.spark.write import check_frame
 from pds.table.checks import check_names
 from pds.table.merge import Merge
 from pds.table.staged import StagedWrite
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
+    from pds import Table
     from pds.progress import ProgressArgument
     from pds.table.merge import MergeClause
     from pds.table.options import CommitOptions
@@ -98,7 +99,7 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
         CommitStateUnknown, TransactionExpired: As for ``Table.append``.
         pyspark.errors.PySparkException: The job failed. The table is unchanged.
     """
-    check_target(table)
+    check_table(table)
     options = commit_options(table)
     for is_last in _searches(options):
         change = TaskChange(table.refresh(), options, where=where)
@@ -165,7 +166,7 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
             hold.
     """
     check_frame(df)
-    check_target(table)
+    check_table(table)
     names = _check_on(on)
 
     def execute(
@@ -181,15 +182,8 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
     return Merge(execute)
 
 
-def check_target(table: Table) -> None:
-    """Check that a table can be sent to the executors."""
-    if not isinstance(table, Table):
-        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
-    require_shippable(table.store, table.store)
-
-
 def _check_commit(table: Table, idempotency_key: str | None, if_version: int | None) -> CommitOptions:
-    check_target(table)
+    check_table(table)
     return commit_options(table, idempotency_key, if_version)
 
 

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pds.errors import CommitConflict, TransactionExpired
-from pds.spark.changes import check_target, flatten, run_tasks
+from pds.spark.changes import flatten, run_tasks
 from pds.spark.options import TASK_SIZES
+from pds.spark.table import check_table
 from pds.table.results import VerifyResult
 from pds.table.rewrite_tasks import Rewrite
 from pds.table.sort_tasks import Sort
@@ -58,7 +59,7 @@ def compact(
         CommitStateUnknown, TransactionExpired: As for ``Table.append``.
         pyspark.errors.PySparkException: A job failed. What was committed before stays.
     """
-    check_target(table)
+    check_table(table)
     result: CommitResult | None = None
     conflict: CommitConflict | None = None
     jobs = number = 1
@@ -106,7 +107,7 @@ def sort(
         CommitStateUnknown, TransactionExpired: As for ``Table.append``.
         pyspark.errors.PySparkException: A job failed. The table is unchanged.
     """
-    check_target(table)
+    check_table(table)
     plan = Sort(table.refresh(), by, target_file_size, **_SORT_SIZES)
     if len(plan.tasks) <= 1:
         return table.optimize.sort(by, target_file_size=target_file_size)
@@ -134,7 +135,7 @@ def verify(spark: SparkSession, table: Table) -> VerifyResult:
         VersionExpired: A vacuum removed the version before the job.
         pyspark.errors.PySparkException: The job failed.
     """
-    check_target(table)
+    check_table(table)
     tasks, problems = split_verification(table, **TASK_SIZES)
     results = [json.loads(message) for message in flatten(run_tasks(spark, [_VerifyTask(task) for task in tasks]))]
     # A tombstone file is read by each task that has files of it.

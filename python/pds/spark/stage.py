@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pds import Table
-from pds.errors import InvalidType, RemoteStoreError
+from pds.errors import RemoteStoreError
 from pds.spark.schema import align_to_schema
 from pds.spark.settings import batch_limit_settings, batch_limits
+from pds.spark.table import check_table
 from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
-from pds.spark.write import check_frame, require_shippable
+from pds.spark.write import check_frame
 from pds.table.staged import StagedWrite
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame
 
+    from pds import Table
     from pds.table.results import CommitResult
 
     Where = str | pc.Expression
@@ -111,9 +112,7 @@ def _write(
     if_version: int | None,
 ) -> CommitResult:
     schema = check_frame(df)
-    if not isinstance(table, Table):
-        raise InvalidType(f"table must be a pds.Table, not {type(table).__name__}")
-    require_shippable(table.store, table.store)
+    check_table(table)
     write, replay = StagedWrite.begin(
         table, overwrite=overwrite, where=where, idempotency_key=idempotency_key, if_version=if_version
     )
