@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["delete", "merge", "upsert"]
 
-# How often a version is searched until a conflict is an error.
+# How many versions are searched until a conflict is an error.
 _MAX_SEARCHES: Final = 5
 # The most of a source that one task holds, unless one task staged more.
 _MAX_SOURCE_ROWS: Final = 1 << 20
@@ -101,7 +101,9 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
     """
     check_table(table)
     options = commit_options(table)
-    for is_last in _searches(options):
+    searches = _count_searches(options)
+    while True:
+        searches -= 1
         change = TaskChange(table.refresh(), options, where=where)
         tasks = change.snapshot.scan_tasks([], where=where, **TASK_SIZES)
         if len(tasks) < 2 or deletes_by_key(change.snapshot, where):  # noqa: PLR2004 one task alone
@@ -110,9 +112,8 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
         try:
             return change.commit(messages, sources=1)
         except CommitConflict as conflict:
-            if is_last or isinstance(conflict, TransactionExpired):
+            if searches == 0 or isinstance(conflict, TransactionExpired):
                 raise
-    raise AssertionError
 
 
 def upsert(
@@ -191,10 +192,9 @@ def _check_on(on: str | Sequence[str] | None) -> list[str] | None:
     return None if on is None else check_names("on", on)
 
 
-def _searches(options: CommitOptions) -> Iterator[bool]:
-    """Yield whether it is the last search, for each of them."""
-    count = _MAX_SEARCHES if options.if_version is None else 1
-    return (number + 1 == count for number in range(count))
+def _count_searches(options: CommitOptions) -> int:
+    """Return how many versions are searched until a conflict is an error."""
+    return _MAX_SEARCHES if options.if_version is None else 1
 
 
 def _merge(
@@ -266,7 +266,9 @@ class _Merge:
         sources = self._group(lists)
         may_be_committed = False
         try:
-            for is_last in _searches(options):
+            searches = _count_searches(options)
+            while True:
+                searches -= 1
                 change = TaskChange(
                     self.table.refresh(), options, staged=(lists, self.write.task), upsert=self.clauses is None
                 )
@@ -278,14 +280,13 @@ class _Merge:
                     may_be_committed = False
                     with contextlib.suppress(RemoteStoreError):
                         change.discard(messages)
-                    if is_last or isinstance(error, NotFound | TransactionExpired):
+                    if searches == 0 or isinstance(error, NotFound | TransactionExpired):
                         raise
         finally:
             # The rows of an upsert may be committed, those of a source never are.
             if self.clauses is not None or not may_be_committed:
                 with contextlib.suppress(RemoteStoreError):
                     self.write.discard(lists)
-        raise AssertionError
 
     def make_task(self, target: bytes, lists: list[bytes], *, has_all_files: bool) -> UpsertTask | MergeTask:
         """Return the task of a part of the table's files and a part of the staged rows."""
