@@ -42,7 +42,7 @@ from dagster import IOManager, MetadataValue
 
 from pds import ParquetDatasetStore, errors
 from pds.dagster.arrow import InputType, check_columns, make_table_schema
-from pds.dagster.names import INTENT, escape, join
+from pds.dagster.names import INTENT, escape, get_path, join
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class DatasetIOManager(IOManager):
         target = InputType.parse(context.dagster_type.typing_type)
         metadata = context.definition_metadata
         columns = check_columns(metadata.get("columns"))
-        path = _get_upstream_path(context)
+        path = get_path(context)
         if not (context.has_asset_key and context.has_asset_partitions):
             if target.is_mapping:
                 msg = f"input {context.name!r} has a mapping as its type, but {path!r} has no partitions"
@@ -232,10 +232,8 @@ def _make_partition_keys(path: str, partitions: Iterable[str]) -> dict[str, str]
 
 def _get_output_keys(context: OutputContext) -> dict[str | None, str]:
     """Return the keys of the datasets by partition; ``None`` is the partition of an output without partitions."""
-    if not context.has_asset_key:
-        return {None: join(context.get_identifier())}
-    path = join(context.asset_key.path)
-    if not context.has_asset_partitions:
+    path = get_path(context)
+    if not (context.has_asset_key and context.has_asset_partitions):
         return {None: path}
     partitions: list[str | None] = list(context.asset_partition_keys)
     return {partition: f"{path}/{escape(str(partition))}" for partition in partitions}
@@ -252,10 +250,6 @@ def _get_owner(context: InputContext | OutputContext, partition: str | None) -> 
 def _format_owner(owner: Mapping[str, str]) -> str:
     partition = f"partition {owner[_PARTITION_KEY]!r} of " if _PARTITION_KEY in owner else ""
     return f"{partition}asset {owner.get(_ASSET_KEY, '')}"
-
-
-def _get_upstream_path(context: InputContext) -> str:
-    return join(context.asset_key.path if context.has_asset_key else context.get_identifier())
 
 
 def _map_partitions(obj: object, partitions: Collection[str | None]) -> dict[str | None, _Arrow]:

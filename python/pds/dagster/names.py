@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dagster import InputContext, OutputContext
+
 # A folder with this file has a running writer, or had a writer that was interrupted.
 INTENT: Final = "_publish.json"
 _RESERVED: Final = frozenset({".", "..", "_SUCCESS", "manifest.json", INTENT})
@@ -36,3 +38,8 @@ def _escape_characters(text: str) -> str:
 def join(segments: Iterable[str]) -> str:
     """Return the path that has these segments."""
     return "/".join(map(escape, segments))
+
+
+def get_path(context: InputContext | OutputContext) -> str:
+    """Return the path of the asset or op output that is written or read."""
+    return join(context.asset_key.path if context.has_asset_key else context.get_identifier())

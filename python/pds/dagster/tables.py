@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from pds import Store, Table
 from pds.arguments import arrow_stream, is_in_memory
 from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
-from pds.dagster.names import join
+from pds.dagster.names import get_path, join
 from pds.dagster.partitions import PartitionGuard, Partitions
 from pds.dagster.runs import check_has_partitions, find_step_context, make_idempotency_key
 from pds.dagster.table_options import TableOptions
@@ -108,7 +108,7 @@ class PdsTableIOManager(ConfigurableIOManager):
         options = TableOptions.of(context.definition_metadata, self.mode)
         check_has_partitions(context)
         partitions = Partitions.of(context, options.partition_expr)
-        rows, path = _to_arrow(obj), _get_path(context)
+        rows, path = _to_arrow(obj), get_path(context)
         table = _find_table(self.store, path)
         options.check_table(table)
         schema = NewTable.of(rows.schema, (), (), ()).schema if table is None else table.schema
@@ -178,18 +178,14 @@ class PdsTableIOManager(ConfigurableIOManager):
         upstream = context.upstream_output
         options = TableOptions.of({} if upstream is None else upstream.definition_metadata, self.mode)
         partitions = Partitions.of(context, options.partition_expr)
-        if partitions is not None and not partitions.keys and _find_table(self.store, _get_path(context)) is None:
+        if partitions is not None and not partitions.keys and _find_table(self.store, get_path(context)) is None:
             # The first partition of an asset that depends on its own earlier ones.
             return None
-        table = Table(self.store, _get_path(context))
+        table = Table(self.store, get_path(context))
         if target.frame == "pds.Table":
             return table
         where = None if partitions is None else partitions.to_expression(table.schema)
         return _load(table, target.frame, columns, where)
-
-
-def _get_path(context: InputContext | OutputContext) -> str:
-    return join(context.asset_key.path if context.has_asset_key else context.get_identifier())
 
 
 def _find_table(store: Store, path: str) -> Table | None:
