@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dagster import ConfigurableResource
-from pydantic import Field, PrivateAttr
 
-from pds import ParquetDatasetStore, Pipeline, Store, Table
+from pds import ParquetDatasetStore, Pipeline, Table
+from pds.dagster.settings import StoreSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 
-class PdsResource(ConfigurableResource[Any]):
-    """The tables, datasets and pipelines below a URL.
+class PdsResource(StoreSettings, ConfigurableResource[Any]):
+    """The tables, datasets and pipelines below a URL. `store` is the `pds.Store` itself.
 
     ```python
     @dg.asset
@@ -28,17 +28,6 @@ class PdsResource(ConfigurableResource[Any]):
         url: The URL or path of a store, as for `pds.Store`.
         storage_options: The options of the store, as for `pds.Store`. Values may be `dagster.EnvVar`.
     """
-
-    url: str = Field(description="URL or path of the store, such as s3://bucket/lake.")
-    storage_options: dict[str, str] = Field(default={}, description="Options of the store, as for pds.Store.")
-    _store: Store | None = PrivateAttr(default=None)
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-        if self._store is None:
-            self._store = Store(self.url, self.storage_options)
-        return self._store
 
     @property
     def datasets(self) -> ParquetDatasetStore:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from dagster import ConfigurableIOManager, DataVersion
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from pds import Store, Table
 from pds.arguments import arrow_stream, is_in_memory
@@ -15,6 +15,7 @@ from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schem
 from pds.dagster.names import get_path, join
 from pds.dagster.partitions import PartitionGuard, Partitions
 from pds.dagster.runs import check_has_partitions, find_step_context, make_idempotency_key
+from pds.dagster.settings import StoreSettings
 from pds.dagster.table_options import TableOptions
 from pds.errors import AlreadyExists, InvalidType, NotFound, RemoteStoreError, VersionExpired
 from pds.table.options import NewTable
@@ -34,7 +35,7 @@ _FRAMES: Final = {
 }
 
 
-class PdsTableIOManager(ConfigurableIOManager):
+class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
     """Stores each asset as one table, and the partitions of an asset as rows of that table.
 
         @dg.asset(partitions_def=days, metadata={"pds/partition_expr": "day"})
@@ -76,17 +77,7 @@ class PdsTableIOManager(ConfigurableIOManager):
         mode: How assets without `pds/mode` are written.
     """
 
-    url: str = Field(description="URL or path of the store, such as s3://bucket/lake.")
-    storage_options: dict[str, str] = Field(default={}, description="Options of the store, as for pds.Store.")
     mode: str = Field(default="overwrite", description="How assets without pds/mode are written.")
-    _store: Store | None = PrivateAttr(default=None)
-
-    @property
-    def store(self) -> Store:
-        """The store."""
-        if self._store is None:
-            self._store = Store(self.url, self.storage_options)
-        return self._store
 
     def open_table(self, asset_key: AssetKey) -> Table:
         """Open the table of an asset.
