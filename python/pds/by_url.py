@@ -175,14 +175,14 @@ class _WritePlan(NamedTuple):
 
 
 def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Table:
-    from pds.table.options import NewTable  # noqa: PLC0415 who reads a dataset needs none
+    from pds.table.existing import check_is_no_dataset, find_table  # noqa: PLC0415 who reads a dataset needs none
+    from pds.table.options import NewTable  # noqa: PLC0415
     from pds.table.table import Table  # noqa: PLC0415
 
     mode, properties, schema_mode, options = plan
-    table = _find_table(store, path, options)
+    table = find_table(store, path, options)
     if table is None:
-        if store.exists(f"{path}/_SUCCESS"):
-            raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
+        check_is_no_dataset(store, path)
         try:
             return Table._create_with_rows(store, path, NewTable.of(rows.data.schema, **properties), rows, options)  # noqa: SLF001 of the package
         except AlreadyExists as error:
@@ -480,12 +480,3 @@ def _hint_of_folder(store: Store, path: str) -> Iterator[None]:
         elif kind is None and error.hint is None:
             add_hint(error, "pds.list(url) of a folder above it lists what is there")
         raise
-
-
-def _find_table(store: Store, path: str, options: WriteOptions | None) -> Table | None:
-    from pds.table.table import Table  # noqa: PLC0415 who reads a dataset needs none
-
-    try:
-        return Table(store, path, options=options)
-    except NotFound:
-        return None

@@ -9,7 +9,7 @@ import pyarrow as pa
 from dagster import ConfigurableIOManager, DataVersion
 from pydantic import Field
 
-from pds import Store, Table
+from pds import Table
 from pds.arguments import arrow_stream, is_in_memory
 from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
 from pds.dagster.names import get_path, join
@@ -17,7 +17,8 @@ from pds.dagster.partitions import PartitionGuard, Partitions
 from pds.dagster.runs import check_has_partitions, find_step_context, make_idempotency_key
 from pds.dagster.settings import StoreSettings
 from pds.dagster.table_options import TableOptions
-from pds.errors import AlreadyExists, InvalidType, NotFound, RemoteStoreError, VersionExpired
+from pds.errors import AlreadyExists, InvalidType, RemoteStoreError, VersionExpired
+from pds.table.existing import check_is_no_dataset, find_table
 from pds.table.options import NewTable
 from pds.urls import join_url
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     from dagster import AssetKey, InputContext, OutputContext
 
-    from pds import CommitResult
+    from pds import CommitResult, Store
 
 _FRAMES: Final = {
     **FRAMES,
@@ -100,7 +101,7 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
         check_has_partitions(context)
         partitions = Partitions.of(context, options.partition_expr)
         rows, path = _to_arrow(obj), get_path(context)
-        table = _find_table(self.store, path)
+        table = find_table(self.store, path)
         options.check_table(table)
         schema = NewTable.of(rows.schema, (), (), ()).schema if table is None else table.schema
         guard = None if partitions is None else PartitionGuard(partitions, schema)
@@ -169,7 +170,7 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
         upstream = context.upstream_output
         options = TableOptions.of({} if upstream is None else upstream.definition_metadata, self.mode)
         partitions = Partitions.of(context, options.partition_expr)
-        if partitions is not None and not partitions.keys and _find_table(self.store, get_path(context)) is None:
+        if partitions is not None and not partitions.keys and find_table(self.store, get_path(context)) is None:
             # The first partition of an asset that depends on its own earlier ones.
             return None
         table = Table(self.store, get_path(context))
@@ -179,16 +180,8 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
         return _load(table, target.frame, columns, where)
 
 
-def _find_table(store: Store, path: str) -> Table | None:
-    try:
-        return Table(store, path)
-    except NotFound:
-        return None
-
-
 def _create_table(store: Store, path: str, schema: pa.Schema, options: TableOptions) -> Table:
-    if store.exists(f"{path}/_SUCCESS"):
-        raise AlreadyExists("the folder is a dataset; a table needs a folder of its own", path=path)
+    check_is_no_dataset(store, path)
     try:
         return Table.create(store, path, schema, key=options.key, sort_by=options.sort_by)
     except AlreadyExists:
