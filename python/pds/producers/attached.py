@@ -18,6 +18,7 @@ from pds.errors import DefinitionChanged, InvalidInput, InvalidType, RemoteStore
 from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
 from pds.table import Table
+from pds.table.scan import CHANGE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 # So many keys are listed in the filter of a scan; above, the filter is the range of the keys.
 _MAX_LISTED_KEYS = 1_000
-# The columns that the changes of a table have beside its own.
-_RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class Columns(NamedTuple):
@@ -242,7 +241,7 @@ def attach(table: object, key: object, value: object) -> AttachedTable:
     """
     if not isinstance(table, Table):
         raise InvalidType(f"a source is fed by a pds.Table, not {type(table).__name__}")
-    reserved = [name for name in _RESERVED if name in table.schema.names]
+    reserved = [name for name in CHANGE_COLUMNS if name in table.schema.names]
     if reserved:
         raise InvalidInput(f"a table with the column {reserved[0]!r} cannot feed a source; rename the column")
     columns: Sequence[str] | object = table.schema.names if value is None else value

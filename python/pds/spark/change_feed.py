@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
     from pds.store import Store
 
-__all__ = ["CHANGE_COLUMNS", "REWRITES", "ChangesTask", "scan_changes", "split_changes"]
-
-# After those of the table, with Delta's names.
-CHANGE_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+__all__ = ["REWRITES", "ChangesTask", "scan_changes", "split_changes"]
 
 # Tasks that read the changes of many versions.
 _MOST_CHANGE_TASKS: Final = 128

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pds.errors import InvalidInput
-from pds.spark.change_feed import CHANGE_COLUMNS, split_changes
+from pds.spark.change_feed import split_changes
 from pds.spark.options import (
     FEED,
     FEED_OPTIONS,
@@ -37,6 +37,7 @@ from pds.spark.options import (
 )
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
+from pds.table.scan import CHANGE_COLUMNS
 from pds.table.tasks import pack_columns
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pds.errors import InvalidInput, RemoteStoreError
-from pds.spark.change_feed import CHANGE_COLUMNS, REWRITES
+from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
     FEED,
     START_OPTIONS,
@@ -51,6 +51,7 @@ from pds.spark.options import (
 )
 from pds.spark.schema import align_to_schema, dataset_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
 from pds.table.tasks import with_columns
 

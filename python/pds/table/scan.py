@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pds.predicate import Predicate
 
     Where = str | pc.Expression
+
+# The columns that changes have after those of the table, with Delta's names.
+CHANGE_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class Rows(ABC):
