@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyRes
 from pds.odf.scan import Scan
 from pds.predicate import to_predicate
 from pds.progress import reported
-from pds.table.checks import check_limit
+from pds.table.checks import check_limit, to_micros
 from pds.table.location import TableLocation
 from pds.telemetry import traces
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     At = str | Multihash | Block | datetime
     Where = str | pc.Expression
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 TIMEOUT_SECONDS = 120.0
 _TARGET_BYTES = 512 * 2**20
 _RETENTION = timedelta(days=7)
@@ -46,9 +44,7 @@ _MAX_PROBLEMS = 3
 def _resolve_position(at: At | None) -> tuple[str | None, int | None]:
     """Return a position in the chain as the hash of a block, or as microseconds since 1970; both None for the head."""
     if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise InvalidInput(f"{at!r} has no time zone; datetime.now(UTC) has one")
-        return None, (at - _EPOCH) // _MICROSECOND
+        return None, to_micros(at)
     if isinstance(at, Block):
         return at.hash, None
     return (None, None) if at is None else (str(at), None)

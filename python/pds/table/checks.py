@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
@@ -11,6 +12,8 @@ from pds.errors import InvalidInput, InvalidType
 _MAX_INTEGER = 2**53
 # A century, which can be added to any clock without overflow.
 _MAX_SECONDS = 100 * 365 * 86400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def check_version(version: object, label: str = "version") -> int:
@@ -49,6 +52,17 @@ def check_seconds(label: str, value: object) -> float:
     if not value >= 0:
         raise InvalidInput(f"{label} must be a non-negative number of seconds, not {value}")
     return float(min(value, _MAX_SECONDS))
+
+
+def to_micros(time: datetime) -> int:
+    """Return a time in microseconds since 1970, rounded down.
+
+    Raises:
+        InvalidInput: The time has no time zone.
+    """
+    if time.tzinfo is None:
+        raise InvalidInput(f"{time!r} has no time zone; add one, for example tzinfo=datetime.UTC")
+    return (time - _EPOCH) // _MICROSECOND
 
 
 def check_idempotency_key(key: object) -> str | None:

@@ -17,7 +17,7 @@ __all__ = [
 
 import json
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from pds.arguments import check_schema, require_text
 from pds.errors import AlreadyExists, InvalidInput, InvalidType
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
-from pds.table.checks import check_limit, check_names, check_version
+from pds.table.checks import check_limit, check_names, check_version, to_micros
 from pds.table.export_calls import check_exports, export_committed
 from pds.table.location import TableLocation
 from pds.table.maintenance import Maintenance
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from pds.table.options import NewRows
     from pds.table.writes import Where
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -268,9 +266,7 @@ class Table(Maintenance):
             InvalidType: `when` is neither a version, a time nor a tag.
         """
         if isinstance(when, datetime):
-            if when.tzinfo is None:
-                raise InvalidInput(f"{when!r} has no time zone; add one, for example tzinfo=datetime.UTC")
-            return self._from_handle(self._location, self._handle.at_time((when - _EPOCH) // _MICROSECOND))
+            return self._from_handle(self._location, self._handle.at_time(to_micros(when)))
         if isinstance(when, str):
             return self._from_handle(self._location, self._handle.at(self.tags[when]))
         return self._from_handle(self._location, self._handle.at(check_version(when)))
