@@ -15,6 +15,7 @@ from pds.cli.codes import OK
 from pds.cli.output import print_fields, to_text
 from pds.cli.parts import list_run_files, list_slices
 from pds.cli.thing import PART_FILE, Thing
+from pds.defaults import RETENTION
 from pds.errors import InvalidInput, VersionExpired
 from pds.odf.dataset import _TARGET_BYTES as _SLICE_BYTES
 from pds.table.optimize import _TARGET_BYTES as _FILE_BYTES
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from pds.table.table import Table
 
-_RETENTION: Final = timedelta(days=7)
-"""The default of `pds vacuum`."""
 _HISTORY_VERSIONS: Final = 200
 """The newest versions among which the last compaction and the last vacuum are looked for: each is a request."""
 _MANY: Final = 10
@@ -268,7 +267,7 @@ def _examine_versions(
     oldest = min(tagged | {first})
     fields: dict[str, Any] = {"versions": newest - first + 1 + len(tagged), "oldest_version": oldest}
     fields["oldest_created"] = None
-    cutoff = _now() - _RETENTION
+    cutoff = _now() - RETENTION
     # Each version was replaced by the next one. A vacuum is a version, too: by itself it is no reason for another one.
     is_expired = any(
         entry["version"] > first and entry["created_at"] < cutoff and entry["operation"]["name"] not in _IDLE
@@ -298,7 +297,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _advise_vacuum(thing: Thing, is_expired: bool) -> list[_Advice]:  # noqa: FBT001 of this module
-    reason = f"versions were replaced more than {_RETENTION.days} days ago"
+    reason = f"versions were replaced more than {RETENTION.days} days ago"
     return [_Advice(_make_command(thing, "vacuum"), reason)] if is_expired else []
 
 

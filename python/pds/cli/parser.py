@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from pds.cli.output import FORMATS, print_line
+from pds.defaults import RETENTION
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     _Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 has no public name
 
 _DAY_SECONDS: Final = 86400.0
-_RETENTION_DAYS: Final = 7.0
+_RETENTION_DAYS: Final = RETENTION / timedelta(days=1)
 _HEAD_ROWS: Final = 10
 SHELLS: Final = ("bash", "zsh", "fish")
 """The shells that `pds completion` knows."""

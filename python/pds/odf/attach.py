@@ -6,8 +6,9 @@ from typing import Any, overload
 
 from pds import _pds
 from pds.dataset import ParquetDatasetStore
+from pds.defaults import COMMIT_TIMEOUT_SECONDS
 from pds.errors import InvalidType
-from pds.odf.dataset import TIMEOUT_SECONDS, Dataset
+from pds.odf.dataset import Dataset
 from pds.table.location import TableLocation
 from pds.table.table import Table
 
@@ -46,10 +47,10 @@ def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Datas
     """
     if isinstance(target, Table) and key is None:
         location = _locate(target, f"{target.path}/{_FOLDER}")
-        handle = _pds.attach_table(target._handle, TIMEOUT_SECONDS)  # noqa: SLF001 a class of this package
+        handle = _pds.attach_table(target._handle, COMMIT_TIMEOUT_SECONDS)  # noqa: SLF001 a class of this package
     elif isinstance(target, ParquetDatasetStore) and isinstance(key, str):
         location = _locate(target, f"{_FOLDER}/{key}")
-        handle = _pds.attach_dataset(location.handle, key, TIMEOUT_SECONDS)
+        handle = _pds.attach_dataset(location.handle, key, COMMIT_TIMEOUT_SECONDS)
     else:
         raise InvalidType("pass a pds.Table, or a pds.ParquetDatasetStore and the key of a dataset")
     return Dataset._from_handle(location, handle)  # noqa: SLF001 a class of this package
@@ -57,4 +58,4 @@ def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Datas
 
 def _locate(target: Table | ParquetDatasetStore, path: str) -> TableLocation:
     store: Any = target.store
-    return TableLocation.from_arguments(store, path, None, timeout=TIMEOUT_SECONDS)
+    return TableLocation.from_arguments(store, path, None, timeout=COMMIT_TIMEOUT_SECONDS)

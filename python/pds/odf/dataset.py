@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import ArrowStream, arrow_stream, check_column_names, check_schema, require_text
+from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.odf.block import Block
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     At = str | Multihash | Block | datetime
     Where = str | pc.Expression
 
-TIMEOUT_SECONDS = 120.0
 _TARGET_BYTES = 512 * 2**20
-_RETENTION = timedelta(days=7)
 # The message of a failed verification has at most this many problems.
 _MAX_PROBLEMS = 3
 
@@ -76,7 +75,7 @@ class Dataset(Summarized):
         path: str,
         *,
         options: WriteOptions | None = None,
-        timeout: float = TIMEOUT_SECONDS,
+        timeout: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         self._location = TableLocation.from_arguments(store, path, options, timeout=timeout)
         self._handle = _pds.ChainHandle.open(self._location.handle, path)
@@ -93,7 +92,7 @@ class Dataset(Summarized):
         identity: Identity | str | None = None,
         system_time: datetime | str | None = None,
         options: WriteOptions | None = None,
-        timeout: float = TIMEOUT_SECONDS,
+        timeout: float = COMMIT_TIMEOUT_SECONDS,
     ) -> Self:
         """Create a dataset. Its first block is a `Seed`.
 
@@ -130,7 +129,7 @@ class Dataset(Summarized):
     @staticmethod
     def exists(store: Store, path: str) -> bool:
         """Return whether a dataset exists at `path`."""
-        location = TableLocation.from_arguments(store, path, None, timeout=TIMEOUT_SECONDS)
+        location = TableLocation.from_arguments(store, path, None, timeout=COMMIT_TIMEOUT_SECONDS)
         return _pds.ChainHandle.open(location.handle, path).head() is not None
 
     @property
@@ -419,7 +418,7 @@ class Dataset(Summarized):
         result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
         return None if result is None else CompactResult(**result)
 
-    def vacuum(self, older_than: timedelta = _RETENTION, *, dry_run: bool = False) -> VacuumResult:
+    def vacuum(self, older_than: timedelta = RETENTION, *, dry_run: bool = False) -> VacuumResult:
         """Remove blocks, slices and checkpoints that are not reachable from a reference.
 
         Such objects belong to writes that failed, or to the chain before a compaction that is older than `older_than`

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
+from pds.defaults import COMMIT_TIMEOUT_SECONDS
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, VersionExpired
 from pds.producers.drawing import Box, Drawing
 from pds.producers.errors import abbreviate
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pds.progress import ProgressArgument
     from pds.store import Store
 
-_TIMEOUT_SECONDS = 120.0
 _MEMORY_LIMIT = 256 * 2**20
 
 
@@ -66,7 +66,7 @@ class Pipeline(Upkeep):
         path: str,
         *,
         memory_limit: int = _MEMORY_LIMIT,
-        commit_timeout: float = _TIMEOUT_SECONDS,
+        commit_timeout: float = COMMIT_TIMEOUT_SECONDS,
         engine: Engine | None = None,
     ) -> None:
         self._location = TableLocation.from_arguments(store, path, None, commit_timeout=commit_timeout)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pds import _pds
 from pds.arguments import require_text
+from pds.defaults import RETENTION
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.declarations import Declarations
 from pds.producers.graph import UpdateArguments
@@ -168,7 +169,7 @@ class Upkeep(Declarations):
 
     def vacuum(
         self,
-        retention: timedelta = timedelta(days=7),
+        retention: timedelta = RETENTION,
         *,
         dry_run: bool = False,
         progress: ProgressArgument = False,

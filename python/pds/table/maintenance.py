@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pds import _pds
+from pds.defaults import RETENTION
 from pds.errors import InvalidType, RemoteStoreError
 from pds.progress import reported
 from pds.table.exports import Exports
@@ -23,7 +24,7 @@ class Maintenance(Exports):
 
     def vacuum(
         self,
-        retention: timedelta = timedelta(days=7),
+        retention: timedelta = RETENTION,
         *,
         dry_run: bool = False,
         progress: ProgressArgument = False,

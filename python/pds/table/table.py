@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import check_schema, require_text
+from pds.defaults import COMMIT_TIMEOUT_SECONDS
 from pds.errors import AlreadyExists, InvalidInput, InvalidType
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from pds.table.distributed import TableWrite
     from pds.table.options import NewRows
     from pds.table.writes import Where
-
-_TIMEOUT_SECONDS = 120.0
 
 
 @traces("pds.table", "restore", "vacuum", "check", "verify", "export_delta", "export_iceberg")
@@ -94,7 +93,7 @@ class Table(Maintenance):
         *,
         version: int | None = None,
         options: WriteOptions | None = None,
-        commit_timeout: float = _TIMEOUT_SECONDS,
+        commit_timeout: float = COMMIT_TIMEOUT_SECONDS,
     ) -> None:
         if version is not None:
             check_version(version)
@@ -119,7 +118,7 @@ class Table(Maintenance):
         exports: str | Sequence[str] = (),
         exists_ok: bool = False,
         options: WriteOptions | None = None,
-        commit_timeout: float = _TIMEOUT_SECONDS,
+        commit_timeout: float = COMMIT_TIMEOUT_SECONDS,
     ) -> Self:
         """Create an empty table.
 
@@ -175,7 +174,7 @@ class Table(Maintenance):
         cls, store: Store, path: str, new: NewTable, rows: NewRows, options: WriteOptions | None
     ) -> Self:
         """Create a table whose first version has rows; `pds.write_table` says what is raised."""
-        location = TableLocation.from_arguments(store, path, options, commit_timeout=_TIMEOUT_SECONDS)
+        location = TableLocation.from_arguments(store, path, options, commit_timeout=COMMIT_TIMEOUT_SECONDS)
         check_exports(new.exports, new_at=location)
         commit = CommitOptions.checked(rows.idempotency_key, None, location.timeout)
         handle = _pds.create_table_with_rows(
