@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
+
+from pds.producers.tables import read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,15 +18,15 @@ SLICE_COLUMNS: Final = ("path", "size_bytes", "first_offset", "last_offset")
 
 def list_run_files(version: PipelineVersion) -> list[dict[str, Any]]:
     """Return the files of a version: of each stage its rows, its key mappings, and its last update."""
-    nodes = json.loads(version._handle.manifest())["nodes"]  # noqa: SLF001 of the package
+    nodes = read_nodes(version._handle)  # noqa: SLF001 of the package
     files = []
-    for node in nodes:
+    for name, node in nodes.items():
         runs = [(content, run) for content in ("content", "mappings") for run in node[content]]
         if node["update"] is not None:
             runs.append(("update", node["update"]))
         files += [
             {
-                "stage": node["name"],
+                "stage": name,
                 "content": {"content": "rows"}.get(content, content),
                 "run": run["id"],
                 "path": file["name"],

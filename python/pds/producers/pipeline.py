@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from pds.producers.errors import abbreviate
 from pds.producers.explanation import Explanation, explain
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
-from pds.producers.tables import PipelineTable
+from pds.producers.tables import PipelineTable, read_nodes
 from pds.producers.upkeep import Upkeep
 from pds.producers.versions import PipelineVersion, Preview, find_difference
 from pds.progress import reported
@@ -141,8 +140,7 @@ class Pipeline(Upkeep):
             for table in self._tables.values():
                 table.failure = None
             handle = self._open()
-            nodes = [] if handle is None else json.loads(handle.manifest())["nodes"]
-            stored = {node["name"]: node for node in nodes}
+            stored = read_nodes(handle)
             try:
                 arguments = self._make_arguments()
                 inputs = self._make_inputs(arguments).of_tables(stored)
@@ -223,7 +221,7 @@ class Pipeline(Upkeep):
         handle = self._open()
         if handle is None:
             raise NotFound("the pipeline has no version yet", path=self.path)
-        stored = [node["name"] for node in json.loads(handle.manifest())["nodes"] if node["feeders"]]
+        stored = [name for name, node in read_nodes(handle).items() if node["feeders"]]
         for name in stages:
             if require_text("a stage", name) not in stored:
                 raise NotFound(f"the pipeline has no stage {name!r}; it has {stored}", path=self.path)
@@ -298,21 +296,18 @@ class Pipeline(Upkeep):
 
         The row counts are those of the stored runs: rows that newer runs replace count until they are compacted.
         """
-        handle = self._open()
-        stored = [] if handle is None else json.loads(handle.manifest())["nodes"]
+        stored = read_nodes(self._open())
         boxes = [
             Box(
-                node["name"],
+                name,
                 tuple(node["feeders"]),
                 sum(file["rows"] for run in node["content"] for file in run["files"]),
                 len(node["content"]),
             )
-            for node in stored
+            for name, node in stored.items()
         ]
-        known = {box.name for box in boxes}
-        for name, node in self._nodes.items():
-            if name not in known:
-                boxes.append(Box(name, tuple(node.feeders or ()), None, 0))
+        declared = (node for name, node in self._nodes.items() if name not in stored)
+        boxes += (Box(node.name, tuple(node.feeders or ()), None, 0) for node in declared)
         return Drawing(boxes)
 
     def explain(self) -> Explanation:
@@ -320,9 +315,7 @@ class Pipeline(Upkeep):
 
         What an update with certain changes would do is found by `preview`.
         """
-        handle = self._open()
-        stored = [] if handle is None else json.loads(handle.manifest())["nodes"]
-        return explain(self._nodes.values(), self._tables, {node["name"]: node for node in stored})
+        return explain(self._nodes.values(), self._tables, read_nodes(self._open()))
 
     def __getitem__(self, name: str) -> PipelineTable:
         """Return a source or a stage at the newest version.

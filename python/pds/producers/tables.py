@@ -41,6 +41,14 @@ class PipelineRows(Rows):
         return self._open()
 
 
+def read_nodes(handle: _pds.PipelineHandle | None) -> dict[str, dict[str, Any]]:
+    """Return what the manifest of a version has of each source and stage, by name; a stage after those that feed it.
+
+    A pipeline without a version has none.
+    """
+    return {} if handle is None else {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
+
+
 def _to_python(keys: pa.Array[Any]) -> list[Any]:
     try:
         return to_python(keys)
@@ -123,9 +131,9 @@ class PipelineTable(Summarized):
             InvalidInput: The pipeline has no version yet, or the keys are of another type.
         """
         handle = self._get_handle()
-        nodes = json.loads(handle.manifest())["nodes"]
-        feeders = {node["name"]: node["feeders"] for node in nodes}
-        joins = {node["name"] for node in nodes if "join" in node.get("definition", {}).get("operator", {})}
+        nodes = read_nodes(handle)
+        feeders = {name: node["feeders"] for name, node in nodes.items()}
+        joins = {name for name, node in nodes.items() if "join" in node.get("definition", {}).get("operator", {})}
         needed: dict[str, pa.Array[Any]] = {}
         origins: dict[str, list[Any]] = {}
         for name in reversed(list(feeders)):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from pds.display import Listing, Summarized, Summary, list_items
 from pds.producers.results import StageDifference, UpdateResult
-from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys
+from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys, read_nodes
 
 if TYPE_CHECKING:
     from pds import _pds
@@ -36,7 +35,7 @@ class PipelineVersion(Summarized):
     @property
     def names(self) -> list[str]:
         """The names of the sources and stages; a stage comes after those that feed it."""
-        return [node["name"] for node in json.loads(self._handle.manifest())["nodes"]]
+        return list(read_nodes(self._handle))
 
     def __getitem__(self, name: str) -> PipelineTable:
         self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
@@ -46,15 +45,15 @@ class PipelineVersion(Summarized):
         return f"{type(self).__name__}(version={self.version})"
 
     def _summarize(self) -> Summary:
-        nodes = json.loads(self._handle.manifest())["nodes"]
+        nodes = read_nodes(self._handle)
         rows = (
             (
-                node["name"],
+                name,
                 ", ".join(node["feeders"]),
                 sum(file["rows"] for run in node["content"] for file in run["files"]),
                 len(node["content"]),
             )
-            for node in nodes
+            for name, node in nodes.items()
         )
         return Summary(repr(self), {}, (Listing(("stage", "feeders", "rows", "runs"), rows, len(nodes), "stages"),))
 
@@ -122,6 +121,6 @@ def find_difference(preview: _pds.PreviewHandle, name: str, memory_limit: int) -
 
 
 def _runs(handle: _pds.PipelineHandle, name: str) -> list[str]:
-    nodes = {node["name"]: node for node in json.loads(handle.manifest())["nodes"]}
+    node = read_nodes(handle)[name]
     # A new run of the content without a changed key has other states.
-    return [run["id"] for table in ("content", "mappings") for run in nodes[name][table]]
+    return [run["id"] for table in ("content", "mappings") for run in node[table]]
