@@ -21,6 +21,8 @@ from servers import AzureServer, S3Server, Toxiproxy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import dagster as dg
+
     Run = Callable[..., tuple[int, str, str]]
 
 # Fixtures that stand for a server: whoever asks for one carries its marker.
@@ -194,6 +196,15 @@ def remote_store_sdist() -> Path:
     """The unpacked source distribution of remote-store, fetched by `make setup`."""
     home = Path(os.environ.get("PDS_CACHE", Path.home() / ".cache" / "pds"))
     return home / "sdist" / f"remote_store-{importlib.metadata.version('remote-store')}"
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """An instance of Dagster that keeps nothing."""
+    import dagster as dg  # noqa: PLC0415 few tests need it
+
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
 
 
 @pytest.fixture

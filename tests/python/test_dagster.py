@@ -19,12 +19,6 @@ ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "ü"], "when": [dt.date(20
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-@pytest.fixture
 def datasets(store: pds.Store) -> pds.ParquetDatasetStore:
     return pds.ParquetDatasetStore(store)
 

@@ -17,12 +17,6 @@ DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-0
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-@pytest.fixture
 def lake(tmp_path: Path) -> pds.Store:
     return pds.Store(tmp_path / "lake")
 

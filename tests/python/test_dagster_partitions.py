@@ -1,6 +1,6 @@
 """Partitioned assets under the Dagster IO manager (PDS-009)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-08")
 ODD_KEYS = ["eu/west", "50%", "a\\b", "..", ".", "_SUCCESS", "manifest.json", "ü x", ".pds-1"]
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
 
 
 @pytest.fixture

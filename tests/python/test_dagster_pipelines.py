@@ -37,12 +37,6 @@ def _orders(*rows: tuple[str, str, int]) -> pa.Table:
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-@pytest.fixture
 def lake(tmp_path: Path) -> PdsResource:
     return PdsResource(url=str(tmp_path / "lake"))
 

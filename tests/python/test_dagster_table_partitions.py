@@ -1,7 +1,7 @@
 """Partitions of assets as rows of tables, under Dagster."""
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,6 @@ DAYS_AND_REGIONS = dg.MultiPartitionsDefinition({"day": DAYS, "region": REGIONS}
 BY_DAY = {"pds/partition_expr": "day"}
 BY_DAY_AND_REGION = {"pds/partition_expr": {"day": "day", "region": "region"}}
 SINGLE_RUN = dg.BackfillPolicy.single_run()
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
 
 
 @pytest.fixture

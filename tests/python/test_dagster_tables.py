@@ -1,7 +1,7 @@
 """The Dagster IO manager for tables, run by Dagster itself."""
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,6 @@ import pds
 from pds.dagster import PdsTableIOManager
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "ü"], "day": [dt.date(2026, 1, 1)] * 3})
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
 
 
 @pytest.fixture
