@@ -76,6 +76,11 @@ def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
+def objects(store: pds.Store) -> set[str]:
+    """The paths of all objects of a store."""
+    return {str(info.path) for info in store.list_files("", recursive=True)}
+
+
 def assert_equal(actual: Sequence[Any], expected: Sequence[Any], what: str) -> None:
     """Equal bit by bit, in the same order."""
     assert list(map(exact, actual)) == list(map(exact, expected)), f"{what}: {actual} != {expected}"

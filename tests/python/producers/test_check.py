@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from producers.pipelines import objects
 from producers.words import count, split_words
 
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ def declare(store: pds.Store, words: Callable[..., Any] = split_words, **options
 def fill(pipeline: pds.Pipeline) -> None:
     pipeline.update(phrases=pds.Changes([(n, f"a w{n % 7}") for n in range(50)]))
     pipeline.update(phrases=pds.Changes([(3, "b b")], [4]))
-
-
-def objects(store: pds.Store) -> set[str]:
-    return {str(info.path) for info in store.list_files("", recursive=True)}
 
 
 def test_deterministic_stages_are_as_they_are_stored(memory_store: pds.Store) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import pds
-from producers.pipelines import plain_rows
+from producers.pipelines import objects, plain_rows
 from producers.words import split_words
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ def words(store: pds.Store) -> pds.Pipeline:
     pipeline.source("phrases", key=INT, value=TEXT)
     pipeline.producer("phrases", key=TEXT, value=INT, name="words")(words_or_failure)
     return pipeline
-
-
-def objects(store: pds.Store) -> set[str]:
-    return {str(info.path) for info in store.list_files("", recursive=True)}
 
 
 def changes_to(*rows: tuple[int, str], deletes: list[int] | None = None) -> pds.Changes:

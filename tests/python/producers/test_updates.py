@@ -14,7 +14,7 @@ import pytest
 
 import pds
 from producers.model import Changes, Model, Source, Stage
-from producers.pipelines import compare, declare, plain_rows, to_changes
+from producers.pipelines import compare, declare, objects, plain_rows, to_changes
 from producers.words import split_words
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ def put(pipeline: pds.Pipeline, *rows: tuple[int, str], deletes: list[int] | Non
 def random_text(seed: int = 1) -> str:
     """So much that an update does not merge it with what it adds."""
     return np.random.default_rng(seed).bytes(200_000).hex()
-
-
-def objects(store: pds.Store) -> set[str]:
-    return {str(info.path) for info in store.list_files("", recursive=True)}
 
 
 def test_before_the_first_update_there_is_nothing(memory_store: pds.Store) -> None:
