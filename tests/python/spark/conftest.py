@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.fs
 import pytest
 import remote_store
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from remote_store.backends import LocalBackend, S3PyArrowBackend
 
@@ -130,3 +131,18 @@ def one_target(request: pytest.FixtureRequest) -> Target:
     kind = "s3" if request.node.get_closest_marker("s3") else "local"
     chosen: Target = request.getfixturevalue(f"{kind}_target")
     return chosen
+
+
+@pytest.fixture
+def lose_tasks() -> Callable[[Any], Iterator[Any]]:
+    """A function for `mapInArrow`: two tasks fail three times each after they have written."""
+
+    # The workers cannot import this module: a function within one is sent whole.
+    def lose(batches: Any) -> Iterator[Any]:
+        messages = list(batches)
+        context = TaskContext.get()
+        if context.partitionId() in (1, 2) and context.attemptNumber() < 3:
+            raise RuntimeError("lost after writing")
+        yield from messages
+
+    return lose

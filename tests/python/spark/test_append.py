@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 import pds
@@ -101,21 +101,12 @@ def test_a_key_that_was_used_starts_no_job(spark: SparkSession, table: pds.Table
     assert len(listed(table)) == 10
 
 
-def _lose(batches: Any) -> Any:
-    """Two tasks fail three times each after they have written."""
-    messages = list(batches)
-    context = TaskContext.get()
-    if context.partitionId() in (1, 2) and context.attemptNumber() < 3:
-        raise RuntimeError("lost after writing")
-    yield from messages
-
-
 @BOTH_PLACES
 def test_tasks_that_are_tried_again_add_their_rows_once(
-    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch, place: str
+    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch, place: str, lose_tasks: Any
 ) -> None:
     plan = stage.stage_plan
-    monkeypatch.setattr(stage, "stage_plan", lambda *args: plan(*args).mapInArrow(_lose, stage.STAGED_DDL))
+    monkeypatch.setattr(stage, "stage_plan", lambda *args: plan(*args).mapInArrow(lose_tasks, stage.STAGED_DDL))
     pds.spark.append(frame(spark, 0, 5000), table)
     assert listed(table) == OLD + expected(0, 5000)
 

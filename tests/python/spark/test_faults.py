@@ -50,15 +50,6 @@ def _files_of(key: str, count: int) -> list[str]:
     return sorted(f"{key}/{name}" for name in ["_SUCCESS", "manifest.json", *parts])
 
 
-def _lose(batches: Any) -> Any:
-    """Two tasks fail three times each after they have written."""
-    messages = list(batches)
-    context = TaskContext.get()
-    if context.partitionId() in (1, 2) and context.attemptNumber() < 3:
-        raise RuntimeError("lost after writing")
-    yield from messages
-
-
 def _wide(spark: SparkSession) -> DataFrame:
     numbers = spark.range(0, 20_000, 1, numPartitions=4)
     return numbers.selectExpr("id", "sha2(CAST(id AS string), 512) AS name")
@@ -66,12 +57,12 @@ def _wide(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_task_that_fails_after_writing_is_tried_again(
-    overwrite: bool, spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
+    overwrite: bool, spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch, lose_tasks: Any
 ) -> None:
     if overwrite:
         pds.spark.write_dataset(spark.range(10), target.store, "orders")
     plan = write.message_plan
-    monkeypatch.setattr(write, "message_plan", lambda *args: plan(*args).mapInArrow(_lose, MESSAGE_DDL))
+    monkeypatch.setattr(write, "message_plan", lambda *args: plan(*args).mapInArrow(lose_tasks, MESSAGE_DDL))
 
     manifest = pds.spark.write_dataset(
         _wide(spark), target.store, "orders", overwrite=overwrite, max_rows_per_file=2500

@@ -130,15 +130,6 @@ def test_without_rows_only_the_schema_is_set(rows: DataFrame, target: Target) ->
     assert _folders(target.store) == {"blocks", "refs"}
 
 
-def _lose(batches: Any) -> Any:
-    """Two tasks fail three times each after they have written."""
-    messages = list(batches)
-    context = TaskContext.get()
-    if context.partitionId() in (1, 2) and context.attemptNumber() < 3:
-        raise RuntimeError("lost after writing")
-    yield from messages
-
-
 def _always(batches: Any) -> Any:
     messages = list(batches)
     if TaskContext.get().partitionId() == 1:
@@ -159,10 +150,10 @@ def _run_under(happens: Any) -> Any:
 
 
 def test_tasks_that_are_tried_again_change_no_row(
-    rows: DataFrame, target: Target, monkeypatch: pytest.MonkeyPatch
+    rows: DataFrame, target: Target, monkeypatch: pytest.MonkeyPatch, lose_tasks: Any
 ) -> None:
     dataset = _create(target.store, "chain")
-    monkeypatch.setattr(INGEST, "run_tasks", _run_under(_lose))
+    monkeypatch.setattr(INGEST, "run_tasks", _run_under(lose_tasks))
     pds.spark.ingest(rows, dataset, slice_bytes=1)
     assert dataset.scan(["id"]).to_pyarrow()["id"].to_pylist() == list(range(1000))
     assert dataset.verify().rows == 1000
