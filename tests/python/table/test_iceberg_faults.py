@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import pds
+from export_faults import change_after_export, change_beside_exports, fill, make_rows, open_table
 from exported_tables import rows_of
 from fault_runs import DISTINCT, Operation, Run, ended, plan, run_all, store
 from iceberg_readers import metadata_files, read_pyiceberg, snapshots
@@ -22,27 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
-
-SCHEMA = pa.schema([("id", pa.int64()), ("noise", pa.float64())])
-OPTIONS = pds.WriteOptions(compression="none", row_group_size=1000)
-
-
-def _rows(first: int, count: int) -> pa.Table:
-    noise = np.random.default_rng(first).random(count)
-    return pa.table({"id": np.arange(first, first + count), "noise": noise}, schema=SCHEMA)
-
-
-def _open(place: pds.Store) -> pds.Table:
-    return pds.Table(place, "t", options=OPTIONS)
-
-
-def _filled(place: pds.Store) -> None:
-    """Two files with deleted rows."""
-    pds.Table.create(place, "t", SCHEMA, key="id", options=OPTIONS)
-    _open(place).append(_rows(0, 60))
-    _open(place).append(_rows(1000, 3000))
-    _open(place).delete("id = 30")
-    _open(place).delete("noise < 0.5 AND id >= 1000")
 
 
 class Place:
@@ -58,25 +35,24 @@ class Place:
 
     def operations(self) -> dict[str, Operation]:
         def exported(place: pds.Store) -> None:
-            _filled(place)
-            _open(place).export_iceberg(self.location)
-            _open(place).delete("noise < 0.7 AND id >= 1000")
-            _open(place).append(_rows(5000, 10))
+            fill(place)
+            open_table(place).export_iceberg(self.location)
+            change_after_export(place)
 
         def rewritten(place: pds.Store) -> None:
             exported(place)
-            _open(place).optimize.sort("noise")
+            open_table(place).optimize.sort("noise")
 
         return {
-            "begin": Operation(lambda s: _open(s).export_iceberg(self.location), _filled),
-            "go on": Operation(lambda s: _open(s).export_iceberg(), exported),
-            "rebuild": Operation(lambda s: _open(s).export_iceberg(self.location, rebuild=True), exported),
-            "vacuum": Operation(lambda s: _open(s).vacuum(dt.timedelta(0)), rewritten, in_steps=True),
+            "begin": Operation(lambda s: open_table(s).export_iceberg(self.location), fill),
+            "go on": Operation(lambda s: open_table(s).export_iceberg(), exported),
+            "rebuild": Operation(lambda s: open_table(s).export_iceberg(self.location, rebuild=True), exported),
+            "vacuum": Operation(lambda s: open_table(s).vacuum(dt.timedelta(0)), rewritten, in_steps=True),
         }
 
     def check(self, server: ScriptedS3, *, may_be_missing: bool) -> int | None:
         """Compares all versions that were exported and are still there with the table's; gives the newest."""
-        table = _open(store(server))
+        table = open_table(store(server))
         with self._lock:
             shutil.rmtree(self.folder, ignore_errors=True)
             for key, stored in server.save().items():
@@ -116,16 +92,16 @@ def test_one_fault(name: str, one_of: int, tmp_path: Path) -> None:
         server.restart()
         operation.work(store(server))
         requests = list(server.seen)
-        assert place.check(server, may_be_missing=False) == _open(store(server)).version
+        assert place.check(server, may_be_missing=False) == open_table(store(server)).version
 
     def judge(server: ScriptedS3, run: Run) -> None:
         server.restart(run.faults())
         error = ended(lambda: operation.work(store(server, run)))
         server.restart()
         place.check(server, may_be_missing=name in ("begin", "rebuild"))
-        table = _open(store(server))
+        table = open_table(store(server))
         assert error is not None or name == "vacuum" or table.export_iceberg(place.location).versions == 0
-        table.append(_rows(9000, 3))
+        table.append(make_rows(9000, 3))
         assert table.export_iceberg(place.location).version == table.version
         assert place.check(server, may_be_missing=False) == table.version
         hint = server.save()["prefix/t/metadata/version-hint.text"].content
@@ -134,42 +110,8 @@ def test_one_fault(name: str, one_of: int, tmp_path: Path) -> None:
     run_all(plan(requests, DISTINCT, lasts=False, one_of=one_of), before, judge)
 
 
-def _change(table: pds.Table, number: int) -> None:
-    table.refresh()
-    if number % 7 == 1:
-        table.delete(f"id % 5 = {number % 5}")
-    elif number % 7 == 3:
-        table.optimize.compact()
-    elif number % 11 == 5:
-        table.restore(table.version - 1)
-    elif number % 20 == 19:
-        table.vacuum(dt.timedelta(0))
-    else:
-        table.append(_rows(10_000 + 100 * number, 100))
-
-
 def test_exports_at_once(tmp_path: Path) -> None:
-    """Three exporters beside a writer that appends, deletes, restores and compacts, and a vacuum now and then."""
-    url = tmp_path.as_uri()
-    _filled(pds.Store(url))
-    is_over = threading.Event()
-
-    def export() -> None:
-        while not is_over.is_set():
-            _open(pds.Store(url)).export_iceberg()
-
-    with ThreadPoolExecutor(3) as pool:
-        exporters = [pool.submit(export) for _ in range(3)]
-        try:
-            table = _open(pds.Store(url))
-            for number in range(60):
-                _change(table, number)
-        finally:
-            is_over.set()
-        for exporter in exporters:
-            exporter.result()
-    table.refresh()
-    table.export_iceberg()
+    table = change_beside_exports(tmp_path.as_uri(), pds.Table.export_iceberg)
     folder = tmp_path / "t"
     assert rows_of(read_pyiceberg(folder)) == rows_of(table.scan().to_pyarrow())
     compared: list[Any] = []
