@@ -21,6 +21,7 @@ mod simplify;
 pub(crate) mod sql;
 mod statistics;
 mod time_literals;
+mod tokens;
 mod value_list;
 mod values;
 mod widen;

@@ -31,8 +31,6 @@ use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
-use datafusion_sql::sqlparser::keywords::Keyword;
-use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
@@ -40,16 +38,13 @@ use super::operators::combine_terms;
 use super::refusals::check_meaning;
 use super::simplify::simplify;
 use super::time_literals::to_local_times;
+use super::tokens::{find_excess, tokenize};
 use super::widen::widen;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
 /// Stack of the planning thread: DataFusion walks expressions by recursion.
 const PLANNING_STACK_BYTES: usize = 256 << 20;
-/// Maximum number of operators: more could nest deeper than this stack allows.
-const MAX_OPERATORS: usize = 5_000;
-/// Maximum depth of calls of functions: DataFusion asks each twice for the types of its arguments.
-const MAX_CALL_DEPTH: usize = 16;
 /// Maximum length of an expression in a message.
 const MAX_SQL_CHARS: usize = 200;
 /// Maximum depth of an expression that can be walked on the stack of any thread.
@@ -73,18 +68,8 @@ pub(crate) fn with_stack<T: Send>(
 
 /// Refuses an expression that could nest too deeply.
 pub(crate) fn check_length(context: &str, sql: &str) -> Result<()> {
-    // The parser reports text that has no tokens.
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize();
-    let tokens = tokens.unwrap_or_default();
-    if count_operators(&tokens) > MAX_OPERATORS {
-        let reason = format!("more than {MAX_OPERATORS} operators; use IN for many values");
-        return Err(invalid_expression(context, &reason));
-    }
-    if call_depth(&tokens) > MAX_CALL_DEPTH {
-        let reason = format!("calls are nested deeper than {MAX_CALL_DEPTH} levels");
-        return Err(invalid_expression(context, &reason));
-    }
-    Ok(())
+    let excess = find_excess(sql);
+    excess.map_or(Ok(()), |reason| Err(invalid_expression(context, &reason)))
 }
 
 fn invalid_expression(context: &str, reason: &str) -> Error {
@@ -183,41 +168,6 @@ fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
     planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())
 }
 
-/// The largest exponent of a number that is a decimal.
-const MAX_DECIMAL_EXPONENT: u32 = 60;
-
-/// The tokens of SQL, in which numbers that no decimal holds are casts of text to floats.
-fn tokenize(sql: &str) -> datafusion_common::Result<Vec<TokenWithSpan>> {
-    let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location();
-    let tokens = tokens.map_err(|e| DataFusionError::Plan(e.to_string()))?;
-    let mut exact = Vec::with_capacity(tokens.len());
-    for token in tokens {
-        match &token.token {
-            Token::Number(text, _) if is_far(text) => {
-                let float = [
-                    Token::make_keyword("CAST"),
-                    Token::LParen,
-                    Token::SingleQuotedString(text.clone()),
-                    Token::make_keyword("AS"),
-                    Token::make_keyword("DOUBLE"),
-                    Token::make_keyword("PRECISION"),
-                    Token::RParen,
-                ];
-                exact.extend(float.map(|part| TokenWithSpan::new(part, token.span)));
-            }
-            _ => exact.push(token),
-        }
-    }
-    Ok(exact)
-}
-
-/// Whether no decimal holds a number.
-fn is_far(number: &str) -> bool {
-    let exponent = number.split_once(['e', 'E']).map(|(_, exponent)| exponent);
-    let exponent = exponent.and_then(|text| text.parse::<i32>().ok());
-    exponent.is_some_and(|exponent| exponent.unsigned_abs() > MAX_DECIMAL_EXPONENT)
-}
-
 fn prepare(
     expr: Expr,
     schema: &Arc<DFSchema>,
@@ -284,87 +234,6 @@ fn resolve(expr: Expr, context: &SimplifyContext) -> datafusion_common::Result<E
     });
     resolved.map(|resolved| resolved.data)
 }
-
-/// Counts the tokens that may each nest an expression in another one. The parser counts the brackets.
-fn count_operators(tokens: &[Token]) -> usize {
-    let mut follows_value = false;
-    let mut count = 0;
-    for token in tokens {
-        match token {
-            Token::Whitespace(_) => {}
-            Token::Comma | Token::LParen => follows_value = false,
-            Token::Number(..) | Token::SingleQuotedString(_) | Token::RParen => {
-                follows_value = true;
-            }
-            Token::Word(word) => {
-                let nests = NESTING_KEYWORDS.contains(&word.keyword);
-                follows_value = !nests;
-                count += usize::from(nests);
-            }
-            // A sign belongs to its number.
-            Token::Minus | Token::Plus if !follows_value => {}
-            _ => {
-                follows_value = false;
-                count += 1;
-            }
-        }
-    }
-    count
-}
-
-/// How deep calls of functions are nested in one another.
-fn call_depth(tokens: &[Token]) -> usize {
-    // For each open bracket whether it is that of a call.
-    let mut open = Vec::new();
-    let (mut is_name, mut depth, mut deepest) = (false, 0_usize, 0);
-    for token in tokens {
-        match token {
-            Token::Whitespace(_) => continue,
-            Token::LParen => {
-                open.push(is_name);
-                depth += usize::from(is_name);
-                deepest = deepest.max(depth);
-            }
-            Token::RParen => depth -= usize::from(open.pop() == Some(true)),
-            _ => {}
-        }
-        is_name = match token {
-            Token::Word(word) => {
-                let keyword = &word.keyword;
-                !NESTING_KEYWORDS.contains(keyword) && !BEFORE_BRACKETS.contains(keyword)
-            }
-            _ => false,
-        };
-    }
-    deepest
-}
-
-/// Words before brackets that are not those of a call, beside [`NESTING_KEYWORDS`].
-const BEFORE_BRACKETS: [Keyword; 7] = [
-    Keyword::CASE,
-    Keyword::WHEN,
-    Keyword::THEN,
-    Keyword::ELSE,
-    Keyword::CAST,
-    Keyword::TRY_CAST,
-    Keyword::ANY,
-];
-
-/// Operators that are words.
-const NESTING_KEYWORDS: [Keyword; 12] = [
-    Keyword::AND,
-    Keyword::AT,
-    Keyword::BETWEEN,
-    Keyword::COLLATE,
-    Keyword::ILIKE,
-    Keyword::IN,
-    Keyword::IS,
-    Keyword::LIKE,
-    Keyword::NOT,
-    Keyword::OR,
-    Keyword::SIMILAR,
-    Keyword::XOR,
-];
 
 /// Turns long chains of AND and OR into balanced trees.
 fn balance(expr: Expr) -> Expr {
