@@ -12,7 +12,8 @@ const MAX_CALL_DEPTH: usize = 16;
 /// The largest exponent of a number that is a decimal.
 const MAX_DECIMAL_EXPONENT: u32 = 60;
 
-/// The tokens of SQL, in which numbers that no decimal holds are casts of text to floats.
+/// The tokens of SQL, in which numbers that no decimal holds are casts of text to floats, and signs are apart from the
+/// operators before them.
 pub(super) fn tokenize(sql: &str) -> datafusion_common::Result<Vec<TokenWithSpan>> {
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location();
     let tokens = tokens.map_err(|e| DataFusionError::Plan(e.to_string()))?;
@@ -31,10 +32,41 @@ pub(super) fn tokenize(sql: &str) -> datafusion_common::Result<Vec<TokenWithSpan
                 ];
                 exact.extend(float.map(|part| TokenWithSpan::new(part, token.span)));
             }
+            Token::CustomBinaryOperator(text) => match split_signs(text) {
+                Some(parts) => {
+                    let parts = parts.into_iter();
+                    exact.extend(parts.map(|part| TokenWithSpan::new(part, token.span)));
+                }
+                None => exact.push(token),
+            },
             _ => exact.push(token),
         }
     }
     Ok(exact)
+}
+
+/// The operator and the signs of its right side that the tokenizer takes for one operator, as in `x>-1`.
+fn split_signs(text: &str) -> Option<Vec<Token>> {
+    let name = text.trim_end_matches(['-', '+']);
+    let operator = match name {
+        "<" => Token::Lt,
+        "<=" => Token::LtEq,
+        ">" => Token::Gt,
+        ">=" => Token::GtEq,
+        "=" => Token::Eq,
+        "<>" | "!=" => Token::Neq,
+        "*" => Token::Mul,
+        "/" => Token::Div,
+        "%" => Token::Mod,
+        "||" => Token::StringConcat,
+        _ => return None,
+    };
+    let sign = |c| if c == '-' { Token::Minus } else { Token::Plus };
+    Some(
+        std::iter::once(operator)
+            .chain(text[name.len()..].chars().map(sign))
+            .collect(),
+    )
 }
 
 /// Whether no decimal holds a number.

@@ -66,6 +66,11 @@ PREDICATES = [
     "false",
     "id = 5 OR NULL",
     "CASE WHEN id < 9 THEN flag ELSE false END",
+    "id>-1",
+    "id>=-5 AND id*-1<-3",
+    "id<>-1",
+    "x>-1.5 AND id>+7",
+    "x>=-1*-0.5",
 ]
 
 
