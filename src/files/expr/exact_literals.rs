@@ -206,13 +206,16 @@ fn negate(expr: Expr) -> Expr {
 }
 
 /// Coerces values of which one is chosen: decimal literals stay decimals if all values are integers or
-/// decimals, and timestamps are in UTC if one of them has a zone.
+/// decimals, decimals beside floats become floats, and timestamps are in UTC if one of them has a zone.
 fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let type_of = |value: &Expr| data_type(value, schema);
     let is_plain = |value_type: DataType| value_type.is_null() || is_exact(&value_type);
     let all_exact = values
         .iter()
         .all(|value| type_of(value).is_some_and(is_plain));
+    let has_float = values
+        .iter()
+        .any(|value| type_of(value).is_some_and(|value_type| value_type.is_floating()));
     let is_zoned = |value_type: &DataType| matches!(value_type, DataType::Timestamp(_, Some(_)));
     // Literals in the unit of the other timestamps: those in nanoseconds would end in the year 2262.
     let unit_of = |value: &Expr| match type_of(value) {
@@ -231,6 +234,8 @@ fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let coerce = |value: Expr| match (type_of(&value), &zoned_type) {
         (Some(own_type), Some(zoned_type)) => to_utc(value, &own_type, zoned_type),
         _ if all_exact => normalize_scale(value),
+        // DataFusion would round all of them to 15 decimal places.
+        (Some(own_type), _) if has_float && own_type.is_decimal() => cast(value, DataType::Float64),
         _ => decimal_to_float(value),
     };
     values.into_iter().map(coerce).collect()
@@ -242,12 +247,23 @@ fn rewrite_case(case: Case, schema: &DFSchema) -> Case {
     let results = thens.into_iter().chain(case.else_expr);
     let mut values = unify_values(results.map(|value| *value).collect(), schema);
     let else_value = if has_else { values.pop() } else { None };
-    let pairs = whens.into_iter().zip(values);
+    let whens = whens.into_iter().map(|when| *when);
+    let (expr, whens): (_, Vec<_>) = match case.expr {
+        // Each of them is compared with it.
+        Some(expr) => {
+            let mut operands = coerce_list(*expr, whens.collect(), schema);
+            let whens = operands.split_off(1);
+            (operands.pop().map(Box::new), whens)
+        }
+        None => (None, whens.map(decimal_to_float).collect()),
+    };
+    let pairs = whens
+        .into_iter()
+        .map(Box::new)
+        .zip(values.into_iter().map(Box::new));
     Case {
-        expr: case.expr.map(|expr| Box::new(decimal_to_float(*expr))),
-        when_then_expr: pairs
-            .map(|(when, then)| (Box::new(decimal_to_float(*when)), Box::new(then)))
-            .collect(),
+        expr,
+        when_then_expr: pairs.collect(),
         else_expr: else_value.map(Box::new),
     }
 }

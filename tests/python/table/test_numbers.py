@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -305,3 +306,56 @@ def test_a_minus_that_overflows_is_an_error(memory_store: pds.Store, bits: int) 
     assert table.refresh().version == 2
     assert table.merge(pa.table({"id": [1, 2]})).when_matched_update({"x": "-target.x"}).execute().rows == 2
     assert table.scan(["x"]).to_pyarrow()["x"].to_pylist().count(-5) == 1
+
+
+MIXED = [
+    "coalesce(f, d) > 0",
+    "coalesce(d, f) > 0",
+    "nvl(f, d) > 0",
+    "nvl2(s, f, d) > 0",
+    "nullif(f, d) > 0",
+    "nullif(d, f) > 0",
+    "least(f, d) > 0",
+    "greatest(f, d) > 1",
+    "greatest(f, d, 1.5) > 1.5",
+    "least(s, d) > 0",
+    "coalesce(f, 0.5) > 0",
+    "CASE WHEN f IS NOT NULL THEN f ELSE d END > 0",
+    "CASE WHEN f > 1 THEN d WHEN f < 0 THEN 0.25 ELSE f END > 0.25",
+    "CASE f WHEN d THEN true ELSE false END",
+    "CASE d WHEN f THEN true ELSE false END",
+    "f IN (d, 0.25)",
+    "d IN (f, 7)",
+    "d BETWEEN f AND 100",
+    "f BETWEEN d AND 100",
+    "f IS DISTINCT FROM d",
+]
+
+
+def test_a_value_chosen_of_floats_and_decimals_is_a_float(memory_store: pds.Store) -> None:
+    """Judged by DuckDB over decimals as doubles."""
+    floats = [1e-20, -1e-20, 1e20, 0.25, 1.0, 7.0, math.inf, -math.inf, None, 1e-300]
+    decimals = [Decimal("1.00"), None, Decimal("0.25"), Decimal("7.00"), Decimal("-1.00")]
+    pairs = [(f, d) for f in floats for d in decimals]
+    rows = pa.table(
+        {
+            "f": pa.array([f for f, _ in pairs], pa.float64()),
+            "s": pa.array([f for f, _ in pairs], pa.float32()),
+            "d": pa.array([d for _, d in pairs], pa.decimal128(5, 2)),
+            "row": range(len(pairs)),
+        }
+    )
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    doubles = rows.set_column(2, "d", rows["d"].cast(pa.float64()))  # noqa: F841 duckdb finds it by its name
+    for predicate in MIXED:
+        judged = predicate.replace("nvl2(s, f, d)", "CASE WHEN s IS NOT NULL THEN f ELSE d END").replace(
+            "nvl(", "ifnull("
+        )
+        expected = duckdb.sql(f"SELECT row FROM doubles WHERE {judged} ORDER BY row").fetchall()  # noqa: S608 our own
+        assert expected, predicate
+        for use_stats in (True, False):
+            found = table.scan(["row"], where=predicate, use_stats=use_stats).to_pyarrow()["row"].to_pylist()
+            assert found == [row for (row,) in expected], predicate
+    table.delete("coalesce(f, d) <= 0")
+    assert table.scan(where="f = 1e-20").count() == len(decimals)
