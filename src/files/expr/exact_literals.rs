@@ -22,6 +22,7 @@ use datafusion_expr::expr::{
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::operators::is_comparison;
+use super::rounding::rewrite_rounding;
 use super::time_literals::{
     UTC, has_nanoseconds, interval_to_duration, interval_unit, is_timestamp_literal,
     parse_timestamp, refine_timestamp, refine_timestamp_literal, string_literal, timestamp_in_unit,
@@ -65,8 +66,9 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
             Expr::ScalarFunction(ScalarFunction { args, ..call })
         }
         Expr::ScalarFunction(_) => {
-            node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))))?
-                .data
+            let coerced =
+                node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
+            rewrite_rounding(coerced?.data, schema)
         }
         Expr::Between(between) => {
             let mut operands =

@@ -15,6 +15,7 @@ mod predicate;
 mod pruner;
 mod pruning;
 mod refusals;
+mod rounding;
 mod row_values;
 mod semantics;
 mod simplify;

@@ -71,6 +71,10 @@ PREDICATES = [
     "id<>-1",
     "x>-1.5 AND id>+7",
     "x>=-1*-0.5",
+    "round(price, 1) = 1.1",
+    "round(price, 1) <> 1.5",
+    "ceil(price) = 2",
+    "floor(price) > 3",
 ]
 
 
