@@ -9,13 +9,17 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
+from pds.inputs import convert_pandas, is_pandas_frame, refuse_data
 from pds.paths import normalize_file_path
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 ArrowStream = Any
-"""Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …"""
+"""Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …
+
+The index of a data frame of pandas is a column if it has a name, and is left out if it has none.
+"""
 
 
 def require_text(label: str, value: object) -> str:
@@ -66,6 +70,8 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
 
 
 def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
+    if is_pandas_frame(data):
+        return convert_pandas(data)
     if type(data).__module__.startswith("polars") and type(data).__name__ == "DataFrame":
         # polars exports them as addresses in memory.
         objects = [name for name, dtype in cast("Any", data).schema.items() if str(dtype) == "Object"]
@@ -78,10 +84,7 @@ def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
             return pa.Table.from_batches([pa.record_batch(data)])
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidType(f"data must be a table or a stream of batches: {error}") from error
-    raise InvalidType(
-        f"data must be a pyarrow Table or implement __arrow_c_stream__, as objects of polars, pandas and DuckDB do; "
-        f"{type(data).__name__} does not"
-    )
+    raise refuse_data(data)
 
 
 def _has_fixed_children(data_type: pa.DataType, *, nested: bool = False) -> bool:

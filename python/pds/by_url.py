@@ -125,7 +125,7 @@ def write_table(  # noqa: PLR0913 what a table is made of
     Args:
         url: As for `open_table`.
         data: Any object with `__arrow_c_stream__`: tables and streams of pyarrow, polars, pandas, DuckDB. A stream is
-            written in bounded memory.
+            written in bounded memory. The index of a data frame of pandas is a column if it has a name.
         mode: What to do if the table exists: `"error"` refuses, `"append"` adds the rows, `"overwrite"` replaces all
             rows (older versions keep theirs), `"ignore"` writes nothing.
         key: The names of the columns that identify a row. Of an existing table it must be the same.

@@ -65,10 +65,11 @@ class Writes(Snapshot):
         """Append rows. Concurrent appends do not conflict.
 
         Args:
-            data: Any object with `__arrow_c_stream__`. A stream is written in bounded memory. Columns are matched
-                by name, and missing columns are null. A column may have another type than in the table if the
-                type of the table holds all its values: a type with fewer bits or digits, a coarser unit of time,
-                another time zone or dictionary.
+            data: Any object with `__arrow_c_stream__`. A stream is written in bounded memory. The index of a data frame
+                of pandas is a column if it has a name, and is left out if it has none. Columns are matched by name, and
+                missing columns are null. A column may have another type than in the table if the type of the table
+                holds all its values: a type with fewer bits or digits, a coarser unit of time, another time zone or
+                dictionary.
             schema_mode: What to do with columns that the table does not have: `"strict"` refuses them, `"merge"` adds
                 them to the table, in the same commit and as nullable ones; but not columns of the type null. A column
                 with a null type within its type, such as a list of nulls, and the names of the columns of

@@ -1,0 +1,86 @@
+"""What callers pass as rows: data frames, what is no Arrow data, and streams that raise an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import pds
+
+FRAME = pd.DataFrame({"id": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
+
+
+def test_an_index_without_a_name_is_no_column(memory_store: pds.Store) -> None:
+    filtered = FRAME[FRAME.id > 1]
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("x", pa.float64())]), key="id")
+    table.append(filtered)
+    table.upsert(filtered)
+    table.merge(filtered, on="id").when_matched_update_all().execute()
+    table.overwrite(filtered)
+    write = table.begin_write()
+    write.commit([write.prepare(FRAME[:1].set_axis(["a"]))])
+    assert sorted(table.refresh().scan().to_pyarrow()["id"].to_pylist()) == [1, 2, 3]
+    assert pds.ParquetDatasetStore(memory_store).write_dataset(filtered, "ds").row_count == 2
+    assert pds.ParquetDatasetStore(memory_store).read_dataset("ds").column_names == ["id", "x"]
+
+
+def test_a_new_table_has_the_columns_of_a_frame(tmp_path: Any) -> None:
+    table = pds.write_table(tmp_path / "t", FRAME[FRAME.id > 1])
+    assert table.schema.names == ["id", "x"]
+    pd.testing.assert_frame_equal(table.scan().to_pandas(), FRAME[1:].reset_index(drop=True))
+
+
+def test_an_index_with_a_name_is_a_column(tmp_path: Any) -> None:
+    by_id = FRAME.set_index("id")
+    table = pds.write_table(tmp_path / "t", by_id)
+    assert table.schema.names == ["x", "id"]
+    pd.testing.assert_frame_equal(table.scan().to_pandas(), by_id)
+
+
+def test_of_an_index_of_several_levels_those_with_a_name_are_columns(tmp_path: Any) -> None:
+    levels = pd.MultiIndex.from_arrays([["a", "b", "c"], [7, 8, 9]], names=[None, "k"])
+    table = pds.write_table(tmp_path / "t", FRAME.set_axis(levels))
+    assert table.schema.names == ["id", "x", "k"]
+    assert table.scan().to_pyarrow()["k"].to_pylist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), "column 'id' is there twice"),
+        (pd.DataFrame([[1, 2]], columns=[1, "1"]), "column '1' is there twice"),
+        (FRAME.set_axis(pd.Index([7, 8, 9], name="id")), "the index has the name 'id'.*reset_index"),
+        (pd.DataFrame({"c": [1 + 2j]}), "complex"),
+        (pd.DataFrame({"c": [1, "a"]}), "column c"),
+        (pd.DataFrame({"c": ["\ud800"]}), "surrogates"),
+    ],
+)
+def test_a_frame_that_arrow_cannot_hold_is_refused(tmp_path: Any, frame: Any, says: str) -> None:
+    with pytest.raises(pds.InvalidInput, match=says):
+        pds.write_table(tmp_path / "t", frame)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (pl.LazyFrame({"id": [1]}), r"LazyFrame.*\.collect\(\)"),
+        ([{"id": 1}], r"pa\.Table\.from_pylist"),
+        ([pa.record_batch({"id": [1]})], r"pa\.Table\.from_batches"),
+        ([pa.table({"id": [1]})], r"pa\.concat_tables"),
+        ({"id": [1]}, r"pa\.table"),
+        ([], "an empty list"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_arrow_data_is_refused_with_the_call_that_converts_it(
+    tmp_path: Any, data: object, says: str
+) -> None:
+    with pytest.raises(pds.InvalidType, match=says):
+        pds.write_table(tmp_path / "t", data)
+    with pytest.raises(pds.InvalidType, match=says):
+        pds.write_dataset(tmp_path / "ds", data)
