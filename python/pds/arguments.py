@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -9,10 +10,12 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
-from pds.inputs import convert_pandas, is_pandas_frame, refuse_data
+from pds.inputs import convert_pandas, is_pandas_frame, keep_cause, refuse_data, refuse_stream
 from pds.paths import normalize_file_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow.compute as pc
 
 ArrowStream = Any
@@ -69,6 +72,17 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(data.schema, (compact_batch(batch) for batch in batches))
 
 
+@contextlib.contextmanager
+def read_stream(data: object) -> Iterator[pa.Table | pa.RecordBatchReader]:
+    """Yield the data as `arrow_stream` returns it, to be read within.
+
+    Raises:
+        InvalidInput: A reader of the caller raised an exception, which is the cause.
+    """
+    with keep_cause(data) as watched:
+        yield arrow_stream(watched)
+
+
 def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     if is_pandas_frame(data):
         return convert_pandas(data)
@@ -84,6 +98,9 @@ def _import_stream(data: object) -> pa.Table | pa.RecordBatchReader:
             return pa.Table.from_batches([pa.record_batch(data)])
     except (pa.ArrowInvalid, TypeError) as error:
         raise InvalidType(f"data must be a table or a stream of batches: {error}") from error
+    except Exception as error:  # noqa: BLE001 a stream of any library
+        refusal = refuse_stream(error)
+        raise refusal from refusal.__cause__
     raise refuse_data(data)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from pds.arguments import arrow_stream, is_in_memory
+from pds.arguments import is_in_memory, read_stream
 from pds.dataset import ParquetDatasetStore
 from pds.errors import (
     AlreadyExists,
@@ -160,8 +160,8 @@ def write_table(  # noqa: PLR0913 what a table is made of
         for name, values in (("key", key), ("sort_by", sort_by), ("exports", exports))
     }
     store, path = open_parent(url, storage_options, credential_provider)
-    rows = NewRows(arrow_stream(data), is_in_memory(data), idempotency_key)
-    with reported("write_table", progress, data):
+    with read_stream(data) as stream, reported("write_table", progress, data):
+        rows = NewRows(stream, is_in_memory(data), idempotency_key)
         return _write_rows(store, path, rows, _WritePlan(mode, properties, schema_mode, options))
 
 

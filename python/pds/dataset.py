@@ -14,7 +14,6 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import (
     ArrowStream,
-    arrow_stream,
     check_column_paths,
     check_filter,
     check_manifest_fields,
@@ -23,6 +22,7 @@ from pds.arguments import (
     check_where,
     hash_schema,
     is_in_memory,
+    read_stream,
     resolve_key,
 )
 from pds.capability import Capability
@@ -178,13 +178,12 @@ class ParquetDatasetStore(Summarized):
             InvalidType: An argument has an invalid type.
             ResourceLocked: The write timed out waiting for another process that is publishing to the dataset.
         """
-        source = arrow_stream(table)
-        check_schema(source.schema)
-        folder = self._check_arguments(resolve_key(dataset_key, key), overwrite, run_id, metadata)
-        write = NewWrite(folder, overwrite, run_id, metadata, self._options)
-        is_small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
-        digest = hash_schema(source.schema)
-        with reported("write_dataset", progress, table):
+        with read_stream(table) as source, reported("write_dataset", progress, table):
+            check_schema(source.schema)
+            folder = self._check_arguments(resolve_key(dataset_key, key), overwrite, run_id, metadata)
+            write = NewWrite(folder, overwrite, run_id, metadata, self._options)
+            is_small = isinstance(source, pa.Table) and source.nbytes <= _SMALL_BYTES
+            digest = hash_schema(source.schema)
             fields = _pds.write_dataset(self._handle, write, is_in_memory(table), is_small, source, digest)
         return DatasetManifest(**fields)
 
@@ -441,9 +440,9 @@ class DatasetWrite:
         """
         check_task(task)
         options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
-        source = arrow_stream(data)
-        check_schema(source.schema)
-        return _pds.prepare(self.datasets._handle, self, options, source)  # noqa: SLF001 one module
+        with read_stream(data) as source:
+            check_schema(source.schema)
+            return _pds.prepare(self.datasets._handle, self, options, source)  # noqa: SLF001 one module
 
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
         """Encode and upload one part without rows, for a dataset without rows."""

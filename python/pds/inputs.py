@@ -1,14 +1,18 @@
-"""What callers pass as rows: data frames of pandas are converted, and what is no Arrow data is named."""
+"""What callers pass as rows: frames of pandas are converted, and errors say what is wrong with the rows."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pds.errors import InvalidInput, InvalidType
+from pds.errors import InvalidInput, InvalidType, RemoteStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def is_pandas_frame(data: object) -> bool:
@@ -29,8 +33,9 @@ def convert_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 an optional dependen
         (name, _), *_ = Counter(map(str, frame.columns)).most_common(1)
         raise InvalidInput(f"column {name!r} is there twice; rename one of them")
     names = list(frame.index.names)
-    # pyarrow keeps the numbers of the rows as metadata.
-    if not isinstance(frame.index, sys.modules["pandas"].RangeIndex):
+    # A range of numbers is no column: pyarrow keeps it as metadata.
+    is_range = isinstance(frame.index, sys.modules["pandas"].RangeIndex)
+    if not is_range:
         for name in names:
             if name is not None and (str(name) in columns or names.count(name) > 1):
                 raise InvalidInput(
@@ -40,8 +45,9 @@ def convert_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 an optional dependen
     unnamed = [level for level, name in enumerate(names) if name is None]
     if unnamed and len(unnamed) < len(names):
         frame = frame.set_axis(frame.index.droplevel(unnamed))
+    leaves_index_out = len(unnamed) == len(names) and not is_range
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False if len(unnamed) == len(names) else None)
+        return pa.Table.from_pandas(frame, preserve_index=False if leaves_index_out else None)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidType(f"the data frame cannot be converted to Arrow data: {error}") from error
 
@@ -67,3 +73,44 @@ def refuse_data(data: object) -> InvalidType:
         "data must be a pyarrow Table or implement __arrow_c_stream__, as objects of polars, pandas and DuckDB do; "
         f"{name} does not" + ("" if advice is None else f": pass {advice}")
     )
+
+
+@contextlib.contextmanager
+def keep_cause(data: object) -> Iterator[object]:
+    """Yield the data to read within. An exception of a reader of the caller is the cause of the error that is raised.
+
+    Through the Arrow C stream interface, the engine gets the text of the exception alone.
+
+    Raises:
+        InvalidInput: The reader raised an exception that is not of pds. One of pds is raised as it is.
+    """
+    failures: list[Exception] = []
+    # Other streams may be of C++ or Rust, which are read without the GIL.
+    watched = _watch(data, failures) if isinstance(data, pa.RecordBatchReader) else data
+    try:
+        yield watched
+    except Exception as error:
+        if not failures or (error is not failures[0] and type(error) is not RemoteStoreError):
+            raise
+        refusal = refuse_stream(failures[0])
+        raise refusal from refusal.__cause__
+
+
+def _watch(reader: pa.RecordBatchReader, failures: list[Exception]) -> pa.RecordBatchReader:
+    def read() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(reader.schema, read())
+
+
+def refuse_stream(error: Exception) -> Exception:
+    """Return the error for a stream that raised an exception: that itself if it is of pds."""
+    if isinstance(error, RemoteStoreError | MemoryError):
+        return error
+    refusal = InvalidInput(f"reading the input failed: {type(error).__name__}: {error}")
+    refusal.__cause__ = error
+    return refusal

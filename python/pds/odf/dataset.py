@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, check_column_names, check_schema, require_text
+from pds.arguments import ArrowStream, check_column_names, check_schema, read_stream, require_text
 from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
@@ -309,12 +309,11 @@ class Dataset(Summarized):
                 block.
             TransactionExpired: The write took longer than a day. Nothing was appended.
         """
-        stream = arrow_stream(data)
         if event_time is not None:
             require_text("event_time", event_time)
         watermark_text = None if watermark is None else format_rfc3339(watermark)
         location = self._location
-        with reported("ingest", progress, data):
+        with read_stream(data) as stream, reported("ingest", progress, data):
             ingested = self._handle.ingest(
                 stream, event_time, watermark_text, source_state, location.options, location.timeout
             )

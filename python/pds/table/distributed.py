@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pds.arguments import arrow_stream
+from pds.arguments import read_stream
 from pds.errors import InvalidInput, InvalidType
 from pds.table.checks import check_size
 from pds.table.table import Table
@@ -68,8 +68,8 @@ class TableWrite:
             InvalidType: An argument has an invalid type.
         """
         count = None if threads is None else check_size("threads", threads, "threads")
-        rows = arrow_stream(data)
-        return self._id + self._write.stage(rows.to_reader() if isinstance(rows, pa.Table) else rows, count)
+        with read_stream(data) as rows:
+            return self._id + self._write.stage(rows.to_reader() if isinstance(rows, pa.Table) else rows, count)
 
     def commit(self, messages: Iterable[bytes]) -> CommitResult:
         """Commit prepared files as one version, in the order of the messages.

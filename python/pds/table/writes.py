@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, arrow_stream, is_in_memory
+from pds.arguments import ArrowStream, is_in_memory, read_stream
 from pds.errors import InvalidInput
 from pds.predicate import Predicate, to_predicate
 from pds.progress import reported
@@ -85,7 +85,7 @@ class Writes(Snapshot):
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
-                null and is not nullable.
+                null and is not nullable; or the reader `data` raised an exception, which is the `__cause__`.
             InvalidType: An argument has an invalid type.
             CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
                 not the newest version. Nothing was committed.
@@ -176,10 +176,10 @@ class Writes(Snapshot):
         Raises:
             InvalidInput, InvalidType: An argument is not valid. `Merge.execute` raises the other errors.
         """
-        data, names = arrow_stream(source), None if on is None else check_names("on", on)
-        if isinstance(data, pa.RecordBatchReader):
+        names = None if on is None else check_names("on", on)
+        with read_stream(source) as rows:
             # Every attempt reads the source from its beginning.
-            data = data.read_all()
+            data = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
 
         def execute(
             clauses: list[MergeClause],
@@ -203,15 +203,15 @@ class Writes(Snapshot):
     def _replace_rows(
         self, data: ArrowStream, where: str | Predicate | None, on: list[str] | None, commit: CommitOptions
     ) -> CommitResult:
-        source, options = arrow_stream(data), self._location.options
-        in_memory = is_in_memory(data)
-        return self._commit_with(lambda handle: handle.replace_rows(source, where, on, options, in_memory, commit))
+        options, in_memory = self._location.options, is_in_memory(data)
+        with read_stream(data) as source:
+            return self._commit_with(lambda handle: handle.replace_rows(source, where, on, options, in_memory, commit))
 
     def _write(self, data: ArrowStream, mode: str, idempotency_key: str | None, if_version: int | None) -> CommitResult:
         commit = self._commit_options(idempotency_key, if_version)
-        source, options = arrow_stream(data), self._location.options
-        in_memory = is_in_memory(data)
-        return self._commit_with(lambda handle: handle.write(source, mode, options, in_memory, commit))
+        options, in_memory = self._location.options, is_in_memory(data)
+        with read_stream(data) as source:
+            return self._commit_with(lambda handle: handle.write(source, mode, options, in_memory, commit))
 
     def delete(self, where: Where, *, progress: ProgressArgument = False) -> CommitResult:
         """Delete the rows that match a filter. No data file is rewritten.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 import pds
+from pds import odf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FRAME = pd.DataFrame({"id": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
 
@@ -84,3 +89,72 @@ def test_what_is_no_arrow_data_is_refused_with_the_call_that_converts_it(
         pds.write_table(tmp_path / "t", data)
     with pytest.raises(pds.InvalidType, match=says):
         pds.write_dataset(tmp_path / "ds", data)
+
+
+class SourceError(Exception):
+    """An exception of the caller."""
+
+
+def failing(error: BaseException, batches: int = 1) -> pa.RecordBatchReader:
+    """Return a reader that raises an exception after some batches."""
+
+    def read() -> Any:
+        for i in range(batches):
+            yield pa.record_batch({"id": [i]})
+        raise error
+
+    return pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), read())
+
+
+WRITES: dict[str, Callable[[pds.Table, Any], object]] = {
+    "append": lambda table, rows: table.append(rows),
+    "upsert": lambda table, rows: table.upsert(rows, on="id"),
+    "overwrite": lambda table, rows: table.overwrite(rows),
+    "overwrite where": lambda table, rows: table.overwrite(rows, where="id >= 0"),
+    "merge": lambda table, rows: table.merge(rows, on="id").when_matched_delete().execute(),
+    "prepare": lambda table, rows: table.begin_write().prepare(rows),
+    "write_table": lambda table, rows: pds.write_table(f"{table.store.url}/new", rows),
+    "write_table append": lambda table, rows: pds.write_table(f"{table.store.url}/t", rows, mode="append"),
+    "write_dataset": lambda table, rows: pds.write_dataset(f"{table.store.url}/ds", rows),
+    "prepare parts": lambda table, rows: pds.ParquetDatasetStore(table.store).begin_write("ds").prepare(rows),
+    "ingest": lambda table, rows: odf.Dataset.create(table.store, "chain").ingest(rows),
+}
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_an_exception_of_a_stream_is_the_cause_of_the_error(
+    tmp_path: Any, write: Callable[[pds.Table, Any], object], batches: int
+) -> None:
+    table = pds.write_table(tmp_path / "t", pa.table({"id": [1]}))
+    error = SourceError("no more rows")
+    with pytest.raises(pds.InvalidInput, match="reading the input failed: SourceError: no more rows") as caught:
+        write(table, failing(error, batches))
+    assert caught.value.__cause__ is error
+    assert table.refresh().version == 1
+    assert pds.list_tables(table.store) == ["t"]
+    assert not (tmp_path / "ds" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_an_error_of_pds_in_a_stream_stays_what_it_is(tmp_path: Any, write: Callable[[pds.Table, Any], object]) -> None:
+    table = pds.write_table(tmp_path / "t", pa.table({"id": [1]}))
+    error = pds.BackendUnavailable("the other store is away")
+    with pytest.raises(pds.BackendUnavailable, match="the other store is away") as caught:
+        write(table, failing(error))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_ctrl_c_in_a_stream_stays_what_it_is(tmp_path: Any, write: Callable[[pds.Table, Any], object]) -> None:
+    table = pds.write_table(tmp_path / "t", pa.table({"id": [1]}))
+    with pytest.raises(KeyboardInterrupt):
+        write(table, failing(KeyboardInterrupt()))
+
+
+def test_a_stream_that_cannot_begin_is_refused(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    rows = duckdb.sql("SELECT CAST(CASE WHEN i > 2 THEN 'x' ELSE '1' END AS BIGINT) AS id FROM range(5) r(i)")
+    with pytest.raises(pds.InvalidInput, match=r"reading the input failed: ConversionException: .*'x'") as caught:
+        table.append(rows)
+    assert isinstance(caught.value.__cause__, duckdb.ConversionException)
