@@ -14,6 +14,9 @@ from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.errors import abbreviate
 from pds.producers.graph import SourceInput
 
+# The classes of columns in polars and arro3, which have the Arrow interface of tables.
+_COLUMNS = {"Array", "ChunkedArray", "Series"}
+
 if TYPE_CHECKING:
     from pds.arguments import ArrowStream
     from pds.producers.engine import Engine, SourceRows
@@ -130,6 +133,8 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
     array: Any = keys
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         array = keys
+    elif _is_stream(keys) and type(keys).__name__ in _COLUMNS:
+        array = _align_column(name, keys, field.type)
     elif _is_stream(keys):
         return arrow_stream(keys)
     elif isinstance(keys, Iterable) and not isinstance(keys, str | bytes):
@@ -137,6 +142,33 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
     else:
         raise InvalidType(f"the keys of {name!r} must be an Arrow array or a list of keys, not {abbreviate(keys)}")
     return pa.table({"key": array})
+
+
+def _align_column(name: str, keys: Any, data_type: pa.DataType) -> pa.ChunkedArray[Any]:  # noqa: ANN401 of any library
+    """Return a column of texts, bytes or integers with the type of the keys; any other as it is."""
+    chunked_array: Any = pa.chunked_array
+    column = chunked_array(keys)
+    is_dictionary = pa.types.is_dictionary(column.type)
+    values = column.type.value_type if is_dictionary else column.type
+    if not any(is_alike(values) and is_alike(data_type) for is_alike in (_is_text, _is_bytes, pa.types.is_integer)):
+        return column
+    try:
+        if is_dictionary:
+            # pyarrow does not cast a dictionary of views.
+            decoded = [chunk.dictionary.cast(data_type).take(chunk.indices) for chunk in column.chunks]
+            column = chunked_array(decoded, data_type)
+        aligned: pa.ChunkedArray[Any] = column.cast(data_type)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"a key of {name!r} is not of type {data_type}: {error}") from error
+    return aligned
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return str(data_type) in {"string", "large_string", "string_view"}
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return str(data_type) in {"binary", "large_binary", "binary_view"}
 
 
 def _to_array(name: str, values: list[Any], field: pa.Field[Any]) -> pa.Array[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pds.display import Summarized, Summary, list_columns
-from pds.errors import InvalidInput
+from pds.errors import InvalidInput, InvalidType
 from pds.producers.changes import to_key_stream
 from pds.producers.convert import BadValueError
 from pds.producers.groups import to_python
@@ -91,7 +91,7 @@ class PipelineTable(Summarized):
         """Return the rows in the order of the key: `target_key`, `source_key`, `value`; of a source `key` and `value`.
 
         Args:
-            keys: The target keys to read, or the keys of a source: a list or an Arrow array. Defaults to all.
+            keys: The target keys to read, or the keys of a source: a list, an Arrow array or a Series. Defaults to all.
 
         Raises:
             InvalidInput: The pipeline has no version yet, or the keys are of another type.
@@ -121,7 +121,7 @@ class PipelineTable(Summarized):
         """Return the keys from which the rows of some target keys were made, stage by stage up to the sources.
 
         Args:
-            keys: The target keys: a list or an Arrow array.
+            keys: The target keys: a list, or an Arrow array or Series.
 
         Returns:
             For each source and stage before this one, its keys that the rows were made of, in their order, each once. A
@@ -130,6 +130,8 @@ class PipelineTable(Summarized):
         Raises:
             InvalidInput: The pipeline has no version yet, or the keys are of another type.
         """
+        if keys is None:
+            raise InvalidType(f"the keys of {self.name!r} must be an Arrow array or a list of keys, not None")
         handle = self._get_handle()
         nodes = read_nodes(handle)
         feeders = {name: node["feeders"] for name, node in nodes.items()}

@@ -7,7 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import arro3.core
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -298,6 +300,38 @@ def test_lineage_goes_back_to_the_sources(memory_store: pds.Store) -> None:
     assert pipeline["counts"].lineage([3]) == {"phrases": [1, 2], "books": [2, 3], "words": ["red", "the"]}
     assert pipeline["words"].lineage(["sea"]) == {"phrases": [2], "books": [2]}
     assert pipeline["words"].lineage(["none"]) == {"phrases": [], "books": []}
+
+
+def test_keys_are_a_list_or_a_column_of_any_library(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "keys")
+    words = pipeline.source("words", key=TEXT, value=INT)
+    numbers = pipeline.source("numbers", key=INT, value=INT)
+    pipeline.select(words, key="key", value="value", name="by_word")
+    pipeline.select(numbers, key="key", value="value", name="by_number")
+    pipeline.update(words=pds.Changes([("a", 1), ("b", 2)]), numbers=pds.Changes([(1, 1), (2, 2)]))
+    words_keys: list[Any] = [
+        pd.Series(["b"]),
+        pl.Series(["b"]),
+        pl.Series(["b"], dtype=pl.Categorical),
+        arro3.core.Array(["b"], type=pa.string()),
+        arro3.core.ChunkedArray([pa.array(["b"])]),
+    ]
+    for keys in words_keys:
+        assert pipeline["by_word"].read(keys)["value"].to_pylist() == [2]
+        assert pipeline["by_word"].lineage(keys) == {"words": ["b"]}
+    for keys in (pd.Series([2]), pl.Series([2]), pl.Series([2], dtype=pl.Int8)):
+        assert pipeline["by_number"].read(keys)["value"].to_pylist() == [2]
+    for keys in (pl.Series([2]), pl.Series([None])):
+        with pytest.raises(pds.InvalidInput, match="expected values of type"):
+            pipeline["by_word"].read(keys)
+    with pytest.raises(pds.InvalidInput, match="a key of 'by_number' is not of type int64"):
+        pipeline["by_number"].read(pl.Series([2**63], dtype=pl.UInt64))
+    pipeline.update(words=pds.Changes(deletes=pl.Series(["a", "b"])))
+    assert pipeline["by_word"].read().num_rows == 0
+    with pytest.raises(
+        pds.InvalidType, match="the keys of 'by_word' must be an Arrow array or a list of keys, not None"
+    ):
+        pipeline["by_word"].lineage(None)
 
 
 def test_a_stage_runs_in_plain_python(memory_store: pds.Store) -> None:
