@@ -126,7 +126,7 @@ def test_names_that_duckdb_reads_itself() -> None:
 def test_variables_are_no_tables() -> None:
     connection = tables = query = pa.table({"a": [1]})  # noqa: F841 DuckDB would find them
     for name in ("connection", "tables", "query", "sources"):
-        with pytest.raises(duckdb.CatalogException, match=name):
+        with pytest.raises(pds.InvalidInput, match=name):
             pds.sql(f"SELECT * FROM {name}")  # noqa: S608 ours
 
 
@@ -149,9 +149,6 @@ def test_parameters_are_values() -> None:
         (pds.InvalidInput, "FROM 'lake/people' AT (VERSION => 1)", "as_of"),
         (pds.InvalidInput, "FROM 'lake/people', 'lake/People'", "case"),
         (pds.InvalidType, 7, "query must be a string"),
-        (duckdb.ParserException, "FROM WHERE", "WHERE"),
-        (duckdb.CatalogException, "FROM people", "people"),
-        (duckdb.BinderException, "SELECT nothing FROM 'lake/people'", "nothing"),
     ],
 )
 def test_queries_that_cannot_run(error: type[Exception], query: Any, says: str) -> None:
@@ -159,13 +156,37 @@ def test_queries_that_cannot_run(error: type[Exception], query: Any, says: str) 
         pds.sql(query)
 
 
+@pytest.mark.parametrize(
+    ("cause", "query", "says"),
+    [
+        (duckdb.ParserException, "FROM WHERE", "WHERE"),
+        (duckdb.CatalogException, "FROM people", "people"),
+        (duckdb.BinderException, "SELECT nothing FROM 'lake/people'", "nothing"),
+        (duckdb.InvalidInputException, "SELECT * FROM 'lake/people' WHERE id = ?", "1"),
+        (duckdb.Error, "SELECT CAST('x' AS INT) FROM 'lake/people' WHERE id = ?", "1"),
+    ],
+)
+def test_what_duckdb_refuses_is_invalid_input(cause: type[Exception], query: str, says: str) -> None:
+    with pytest.raises(pds.InvalidInput, match=f"DuckDB refuses the query: (?s:.)*{says}") as caught:
+        pds.sql(query)
+    assert isinstance(caught.value.__cause__, cause)
+    assert str(caught.value.__cause__) in str(caught.value)
+
+
+@pytest.mark.parametrize("params", ["1", b"1", 1, {1}])
+def test_parameters_are_a_list_or_a_dict(params: object) -> None:
+    with pytest.raises(pds.InvalidType, match="params must be a list or a dict of values, not"):
+        pds.sql("SELECT ?", params=params)
+
+
 def test_keywords_that_cannot_be_tables() -> None:
     with pytest.raises(pds.InvalidType, match="open_table"):
         pds.sql("FROM t", t="lake/people")
     with pytest.raises(pds.InvalidInput, match="case"):
         pds.sql("FROM t", t=pa.table({"a": [1]}), T=pa.table({"a": [2]}))
-    with pytest.raises(duckdb.InvalidInputException):
-        pds.sql("FROM t", t=7)
+    for table in (7, [1], object(), pds.Store("lake")):
+        with pytest.raises(pds.InvalidType, match=r"t must be a pds\.Table, a chain, a scan"):
+            pds.sql("FROM t", t=table)
 
 
 def test_errors_of_reads_are_told() -> None:

@@ -85,12 +85,12 @@ def sql(
 
     Raises:
         NotFound: A URL is neither a table nor a dataset nor a chain.
-        InvalidInput: The query is not one SELECT; or two of its names differ only in case, which DuckDB ignores; or a
-            URL or an option is not valid.
+        InvalidInput: DuckDB refuses the query, with an error that is the `__cause__`; or the query is not one SELECT;
+            or two of its names differ only in case, which DuckDB ignores; or a URL or an option is not valid.
         InvalidType: An argument has an invalid type.
         ModuleNotFoundError: DuckDB is not installed.
         CapabilityNotSupported: DuckDB is older than 2.0.
-        duckdb.Error: DuckDB refuses the query. Errors of reads are in the messages of such errors, too.
+        duckdb.Error: From the relation, while rows are read. Errors of reads are in the messages of such errors.
     """
     from pds.engines.duckdb import run_sql  # noqa: PLC0415 an optional dependency
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pds.arguments import require_text
@@ -20,7 +21,7 @@ except ImportError as error:
     raise ModuleNotFoundError("pds.sql needs DuckDB: pip install 'pds[sql]'", name="duckdb") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -45,14 +46,36 @@ def run_sql(
     if int(duckdb.__version__.split(".")[0]) < _OLDEST:
         # Older ones lose rows: they filter datasets of pyarrow as if NaN were not above all numbers.
         raise CapabilityNotSupported(f"pds.sql needs DuckDB {_OLDEST}.0 or newer, not {duckdb.__version__}")
+    if params is not None and (isinstance(params, str | bytes) or not isinstance(params, Sequence | Mapping)):
+        raise InvalidType(f"params must be a list or a dict of values, not {params!r}")
     # A query must not see the variables of this module.
     connection = duckdb.connect(config={"python_enable_replacements": "false"})
-    names = _find_tables(connection, require_text("query", query))
+    try:
+        return _run(connection, require_text("query", query), params, tables, (storage_options, credential_provider))
+    except duckdb.Error as error:
+        raise InvalidInput(f"DuckDB refuses the query: {error}") from error
+
+
+def _run(
+    connection: duckdb.DuckDBPyConnection,
+    query: str,
+    params: object,
+    tables: Mapping[str, object],
+    access: tuple[Mapping[str, object] | None, CredentialProvider | None],
+) -> duckdb.DuckDBPyRelation:
+    names = _find_tables(connection, query)
     registered = {name.lower() for name in tables}
     if len(registered) < len(tables):
         raise InvalidInput(f"two tables have the same name, since DuckDB ignores case: {sorted(tables)}")
     for name, table in tables.items():
-        connection.register(name, _to_scannable(name, table))
+        scannable = _to_scannable(name, table)
+        try:
+            connection.register(name, scannable)
+        except duckdb.Error as error:
+            raise InvalidType(
+                f"{name} must be a pds.Table, a chain, a scan, a table, reader or dataset of pyarrow, or a frame of "
+                f"polars or pandas, not {type(table).__name__}"
+            ) from error
     urls = [name for name in names if "/" in name and name.lower() not in registered and not _FILE.search(name)]
     if len({url.lower() for url in urls}) < len(urls):
         # A store has two tables of such names, and DuckDB one.
@@ -61,7 +84,7 @@ def run_sql(
     for url in urls:
         normal = normalize_url(url)[0].rstrip("/")
         if normal not in sources:
-            sources[normal] = SnapshotDataset(open_source(url, None, storage_options, credential_provider))
+            sources[normal] = SnapshotDataset(open_source(url, None, *access))
             _check_columns(url, sources[normal].schema)
         connection.register(url, sources[normal])
     return connection.sql(query, params=params)

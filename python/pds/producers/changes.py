@@ -147,20 +147,20 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
 def _align_column(name: str, keys: Any, data_type: pa.DataType) -> pa.ChunkedArray[Any]:  # noqa: ANN401 of any library
     """Return a column of texts, bytes or integers with the type of the keys; any other as it is."""
     chunked_array: Any = pa.chunked_array
-    column = chunked_array(keys)
-    is_dictionary = pa.types.is_dictionary(column.type)
-    values = column.type.value_type if is_dictionary else column.type
+    column: pa.ChunkedArray[Any] = chunked_array(keys)
+    values: Any = column.type
+    is_dictionary = pa.types.is_dictionary(values)
+    values = values.value_type if is_dictionary else values
     if not any(is_alike(values) and is_alike(data_type) for is_alike in (_is_text, _is_bytes, pa.types.is_integer)):
         return column
     try:
         if is_dictionary:
             # pyarrow does not cast a dictionary of views.
-            decoded = [chunk.dictionary.cast(data_type).take(chunk.indices) for chunk in column.chunks]
-            column = chunked_array(decoded, data_type)
-        aligned: pa.ChunkedArray[Any] = column.cast(data_type)
+            chunks: list[Any] = column.chunks
+            column = chunked_array([c.dictionary.cast(data_type).take(c.indices) for c in chunks], data_type)
+        return column.cast(data_type)
     except pa.ArrowInvalid as error:
         raise InvalidInput(f"a key of {name!r} is not of type {data_type}: {error}") from error
-    return aligned
 
 
 def _is_text(data_type: pa.DataType) -> bool:
