@@ -28,12 +28,21 @@ class MergeClause(NamedTuple):
     predicate: str | None
     assignments: list[tuple[str, str]] | None
 
+    @property
+    def method(self) -> str:
+        """The method of `Merge` that adds it."""
+        if self.assignments is None:
+            return f"when_{self.rows}_delete"
+        verb = "insert" if self.rows == "not_matched" else "update"
+        return f"when_{self.rows}_{verb}" + ("" if self.assignments else "_all")
+
 
 class Merge:
     """A merge with its clauses. The methods `when_…` add clauses, and `execute` runs the merge.
 
     For every row, the clauses are tested in the order in which they were added, and the first clause whose
-    predicate is true applies. A row without such a clause is unchanged. Predicates and values are SQL over the
+    predicate is true applies. A row without such a clause is unchanged. A clause after one without a predicate for the
+    same rows could never apply, and is refused with InvalidInput. Predicates and values are SQL over the
     columns `source.…` and `target.…`. A clause can use only the rows that it has: `when_not_matched_…` has no
     `target`, and `when_not_matched_by_source_…` has no `source`.
     """
@@ -45,7 +54,14 @@ class Merge:
     def _add_clause(self, rows: str, predicate: str | None, assignments: list[tuple[str, str]] | None) -> Self:
         if predicate is not None:
             require_text("predicate", predicate)
-        self._clauses.append(MergeClause(rows, predicate, assignments))
+        clause = MergeClause(rows, predicate, assignments)
+        for earlier in self._clauses:
+            if earlier.rows == rows and earlier.predicate is None:
+                raise InvalidInput(
+                    f"{clause.method}() can never apply: {earlier.method}() before it has no predicate; "
+                    "put the clauses with predicates before it"
+                )
+        self._clauses.append(clause)
         return self
 
     def when_matched_update_all(self, predicate: str | None = None) -> Self:

@@ -22,6 +22,9 @@ SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("text", pa.string())
 SOURCE = pa.schema([*SCHEMA, ("op", pa.string())])
 
 
+UNREACHABLE = r"{}\(\) can never apply: {}\(\) before it has no predicate"
+
+
 def _rows(*rows: tuple[int, int | None, str | None]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
@@ -81,6 +84,16 @@ def test_the_first_clause_that_holds_decides(table: pds.Table) -> None:
     assert (operation["rows_updated"], operation["rows_inserted"], operation["rows_deleted"]) == (2, 2, 3)
 
 
+def test_a_clause_for_all_rows_is_the_last_one_for_them(table: pds.Table) -> None:
+    merge = table.merge(_rows((3, 30, "new"), (12, 120, "new")), "id").when_matched_delete("source.n > 100")
+    merge.when_matched_update_all().when_not_matched_insert_all().when_not_matched_by_source_delete()
+    with pytest.raises(pds.InvalidInput, match="put the clauses with predicates before it"):
+        merge.when_matched_delete("source.n > 10")
+    # The clause that was refused is not part of it.
+    merge.execute()
+    assert _all(table) == [(12, 120, "new"), (3, 30, "new")]
+
+
 def test_nothing_to_do_is_no_commit(table: pds.Table) -> None:
     merge = table.merge(_rows((100, 1, "x")), "id").when_matched_update_all()
     done = merge.execute()
@@ -130,6 +143,22 @@ def test_rows_with_the_same_key_in_the_table_all_change(table: pds.Table) -> Non
         (lambda m: m.when_matched_update(7), "dict"),
         (lambda m: m.when_matched_update({"n": 7}), "string"),
         (lambda m: m.when_matched_delete(7), "string"),
+        (
+            lambda m: m.when_matched_update_all().when_matched_delete("source.n > 1"),
+            UNREACHABLE.format("when_matched_delete", "when_matched_update_all"),
+        ),
+        (
+            lambda m: m.when_matched_delete().when_not_matched_insert_all().when_matched_update({"n": "1"}),
+            UNREACHABLE.format("when_matched_update", "when_matched_delete"),
+        ),
+        (
+            lambda m: m.when_not_matched_insert({"id": "1"}).when_not_matched_insert_all(),
+            UNREACHABLE.format("when_not_matched_insert_all", "when_not_matched_insert"),
+        ),
+        (
+            lambda m: m.when_not_matched_by_source_delete().when_not_matched_by_source_update({"n": "1"}),
+            UNREACHABLE.format("when_not_matched_by_source_update", "when_not_matched_by_source_delete"),
+        ),
     ],
 )
 def test_merges_that_cannot_be_done(
