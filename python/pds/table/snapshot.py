@@ -238,7 +238,7 @@ class Snapshot(Summarized):
         first.
 
         Args:
-            since: A version. Its own changes are not included.
+            since: A version. Its own changes are not included; those of version 1 are the rows of `as_of(1).scan()`.
             until: A version. Defaults to this snapshot.
             columns: The columns of `until` to read, in this order. Defaults to all. A row is a change if any of its
                 columns changed.
@@ -249,6 +249,10 @@ class Snapshot(Summarized):
                 a column narrower than it was in a version of this range.
             InvalidType: A version is not an integer, or the name of a column is not a string.
         """
+        if since == 0 and not isinstance(since, bool):
+            raise InvalidInput(
+                "there is nothing before version 1: read as_of(1).scan(), and go on with scan_changes(1)"
+            )
         handle = self._handle if until is None else self._handle.at(check_version(until))
         changes = TableChanges(handle, check_version(since), check_column_names(columns))
         _ = changes.schema  # raises the errors of this call

@@ -58,6 +58,12 @@ def test_columns_of_changes(memory_store: pds.Store) -> None:
             table.scan_changes(1, columns=columns)  # type: ignore[arg-type]
 
 
+def test_before_version_1_there_is_nothing(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    with pytest.raises(pds.InvalidInput, match=r"read as_of\(1\)\.scan\(\), and go on with scan_changes\(1\)"):
+        table.scan_changes(0)
+
+
 def test_a_column_that_was_dropped_when_files_were_compacted(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", SCHEMA)
     for number in (1, 2):
