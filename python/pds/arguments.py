@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
+from pds.flags import require_bool
 from pds.inputs import convert_pandas, is_pandas_frame, keep_cause, refuse_data, refuse_stream
 from pds.paths import normalize_file_path
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow.compute as pc
+
+_MAX_SECONDS = 100 * 365 * 86400
+"""A century, which can be added to any clock without overflow."""
 
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …
@@ -41,6 +45,15 @@ def require_text(label: str, value: object) -> str:
     return value
 
 
+def check_seconds(label: str, value: object) -> float:
+    """Return `value` if it is a valid number of seconds; `label` names it in errors."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidType(f"{label} must be a number (seconds), not {value!r}")
+    if not value >= 0:
+        raise InvalidInput(f"{label} must be a non-negative number of seconds, not {value}")
+    return float(min(value, _MAX_SECONDS))
+
+
 def resolve_key(dataset_key: object, key: object) -> str:
     """Return the normalized key of a dataset, which is passed as either `dataset_key` or `key`."""
     if (dataset_key is None) == (key is None):
@@ -50,8 +63,7 @@ def resolve_key(dataset_key: object, key: object) -> str:
 
 def check_manifest_fields(overwrite: object, run_id: object, metadata: object) -> None:
     """Raise an error if a manifest cannot hold `run_id` or `metadata`, or if `overwrite` is not a boolean."""
-    if not isinstance(overwrite, bool):
-        raise InvalidType(f"overwrite must be True or False, not {overwrite!r}")
+    require_bool("overwrite", overwrite)
     if run_id is not None:
         require_text("run_id", run_id)
     if metadata is not None:
@@ -158,7 +170,7 @@ def hash_schema(schema: pa.Schema) -> str:
     """Return the hash of a schema for the field `schema_hash` of a manifest (PDS-004)."""
     import hashlib  # noqa: PLC0415 it loads OpenSSL, and reads need none
 
-    return hashlib.sha256(schema.to_string().encode()).hexdigest()[:16]
+    return hashlib.sha256(require_schema(schema).to_string().encode()).hexdigest()[:16]
 
 
 def check_column_paths(columns: object) -> list[str] | None:
@@ -184,6 +196,13 @@ def check_task(task: object) -> None:
     """Raise an error if the number of a task is not a non-negative integer."""
     if isinstance(task, bool) or not isinstance(task, int) or task < 0:
         raise InvalidInput(f"task must be a non-negative integer, not {task!r}")
+
+
+def require_schema(schema: object) -> pa.Schema:
+    """Return `schema` if it is one of pyarrow."""
+    if not isinstance(schema, pa.Schema):
+        raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+    return schema
 
 
 def check_schema(schema: pa.Schema) -> None:

@@ -18,14 +18,17 @@ from pds.arguments import (
     check_filter,
     check_manifest_fields,
     check_schema,
+    check_seconds,
     check_task,
     check_where,
     hash_schema,
     is_in_memory,
     read_stream,
+    require_schema,
     resolve_key,
 )
 from pds.capability import Capability
+from pds.dataset_arguments import check_manifest, check_part, check_parts, check_threads
 from pds.display import Result, Summarized, Summary
 from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
@@ -304,8 +307,9 @@ class ParquetDatasetStore(Summarized):
             PartCorrupted: The part is not the part that was written at this position.
             InvalidInput, NotFound: As for `read_dataset`.
         """
+        json, number, pages = check_part(manifest, index, part_index)
         paths = check_column_paths(columns)
-        scan = _pds.scan_part(self._handle, resolve_key(key, None), manifest.to_json(), index, paths, part_index)
+        scan = _pds.scan_part(self._handle, resolve_key(key, None), json, number, paths, pages)
         return _make_reader(scan)
 
     def index_parts(self, key: str, manifest: DatasetManifest) -> PartIndex:
@@ -315,7 +319,7 @@ class ParquetDatasetStore(Summarized):
             DatasetIncomplete: The dataset was replaced, or a part is missing.
             PartCorrupted: A part is not the part that was written.
         """
-        return _pds.index_parts(self._handle, resolve_key(key, None), manifest.to_json())
+        return _pds.index_parts(self._handle, resolve_key(key, None), check_manifest(manifest).to_json())
 
     def read_manifest(self, dataset_key: str | None = None, *, key: str | None = None) -> DatasetManifest:
         """Read the manifest of a dataset.
@@ -329,8 +333,6 @@ class ParquetDatasetStore(Summarized):
     def dataset_exists(self, dataset_key: str | None = None, *, key: str | None = None) -> bool:
         """Return whether a complete dataset exists: one with the marker `_SUCCESS`."""
         return _pds.dataset_exists(self._handle, resolve_key(dataset_key, key))
-
-    # -- managing --------------------------------------------------------------
 
     def delete_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> None:
         """Delete the folder of a dataset with all files in it.
@@ -393,7 +395,7 @@ class ParquetDatasetStore(Summarized):
         Raises:
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
-        return _pds.clean_dataset(self._handle, resolve_key(dataset_key, key), older_than)
+        return _pds.clean_dataset(self._handle, resolve_key(dataset_key, key), check_seconds("older_than", older_than))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,7 +441,7 @@ class DatasetWrite:
             InvalidType: The data cannot be read as Arrow data.
         """
         check_task(task)
-        options = TaskOptions(number=task, threads=threads, keep_empty=False, shared=True)
+        options = TaskOptions(number=task, threads=check_threads(threads), keep_empty=False, shared=True)
         with read_stream(data) as source:
             check_schema(source.schema)
             return _pds.prepare(self.datasets._handle, self, options, source)  # noqa: SLF001 one module
@@ -447,7 +449,7 @@ class DatasetWrite:
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
         """Encode and upload one part without rows, for a dataset without rows."""
         options = TaskOptions(keep_empty=True, shared=True)
-        return _pds.prepare(self.datasets._handle, self, options, schema.empty_table())  # noqa: SLF001 one module
+        return _pds.prepare(self.datasets._handle, self, options, require_schema(schema).empty_table())  # noqa: SLF001 one module
 
     def publish(self, parts: Iterable[StagedPart], schema: pa.Schema) -> DatasetManifest:
         """Publish the parts as the dataset, ordered by task and sequence.
@@ -463,7 +465,7 @@ class DatasetWrite:
             AlreadyExists: The dataset exists and `overwrite` is not set.
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
-        fields = _pds.publish(self.datasets._handle, self, list(parts), hash_schema(schema))  # noqa: SLF001 one module
+        fields = _pds.publish(self.datasets._handle, self, check_parts(parts), hash_schema(schema))  # noqa: SLF001 one module
         return DatasetManifest(**fields)
 
     def abort(self, parts: Iterable[StagedPart]) -> None:
@@ -472,7 +474,7 @@ class DatasetWrite:
         If a `publish` of this write was interrupted, the parts stay, because the recovery of that publish may need
         them. The recovery removes those that the dataset does not use.
         """
-        _pds.abort(self.datasets._handle, self, list(parts))  # noqa: SLF001 one module
+        _pds.abort(self.datasets._handle, self, check_parts(parts))  # noqa: SLF001 one module
 
     def abort_all(self) -> None:
         """Remove the hidden files of all tasks, as `abort` does. `clean_dataset` aborts uploads of unknown parts."""

@@ -24,6 +24,7 @@ from pds.errors import (
     NotFound,
     RemoteStoreError,
 )
+from pds.flags import require_bool
 from pds.paths import normalize_file_path, normalize_folder_path
 from pds.urls import join_url, merge_options, normalize_url
 
@@ -293,7 +294,7 @@ class Store:
             recursive: Whether to descend into the folders below.
             pattern: A pattern of `fnmatch` for the names of the files. Defaults to all files.
         """
-        files = self._handle.list(normalize_folder_path(path), recursive=recursive)["files"]
+        files = self._handle.list(normalize_folder_path(path), require_bool("recursive", recursive))["files"]
         infos = (info for info in map(_to_file_info, files) if not info.name.startswith(_HIDDEN_PREFIX))
         return (info for info in infos if pattern is None or fnmatch.fnmatchcase(info.name, pattern))
 
@@ -325,8 +326,6 @@ class Store:
                         raise InvalidPath(f"not a directory but a file: {folder}", path=path) from error
             raise
 
-    # -- writing ---------------------------------------------------------------
-
     def write(self, path: str, content: bytes | BinaryIO, *, overwrite: bool = False) -> None:
         """Write a file atomically: readers see the old content or the new content.
 
@@ -335,7 +334,7 @@ class Store:
             InvalidPath: The path is not valid, or is the path of a folder.
             InvalidType: The content is neither bytes nor a binary file.
         """
-        path = normalize_file_path(path)
+        path, overwrite = normalize_file_path(path), require_bool("overwrite", overwrite)
         is_bytes = isinstance(content, bytes | bytearray | memoryview)
         data = content.read() if not is_bytes and hasattr(content, "read") else content
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -352,7 +351,7 @@ class Store:
             NotFound: The file does not exist and `missing_ok` is not set.
             InvalidPath: The path is not valid, or is the path of a folder.
         """
-        path = normalize_file_path(path)
+        path, missing_ok = normalize_file_path(path), require_bool("missing_ok", missing_ok)
         try:
             self.get_file_info(path)
         except NotFound:
@@ -369,7 +368,8 @@ class Store:
             DirectoryNotEmpty: The folder is not empty and `recursive` is not set.
             InvalidPath: The path is not valid, is the root of the store, or is the path of a file.
         """
-        path = normalize_folder_path(path)
+        path, recursive = normalize_folder_path(path), require_bool("recursive", recursive)
+        require_bool("missing_ok", missing_ok)
         if not path:
             raise InvalidPath("the root of the store cannot be deleted", path=path)
         files = self._handle.list(path, recursive=True)["files"]
@@ -409,7 +409,7 @@ class Store:
         source, target = normalize_file_path(src), normalize_file_path(dst)
         try:
             with self._explain_failed_write(target):
-                self._handle.copy(source, target, overwrite, remove)
+                self._handle.copy(source, target, require_bool("overwrite", overwrite), remove)
         except (NotFound, InvalidPath):
             # An error of the source comes before an error of the target.
             self.get_file_info(source)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 __all__ = ["run"]
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType
 from pds.producers.declarations import Declared
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def run(stage: Declared, rows: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:
@@ -30,12 +28,13 @@ def run(stage: Declared, rows: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, A
     Raises:
         ProduceError: The function raised an exception, or emitted what the stage cannot store.
         InvalidInput: A key or value does not fit the feeders.
-        InvalidType: This is not a stage.
+        InvalidType: This is not a stage, or the rows are not a dict of lists.
     """
     declared: object = stage
     function = declared._node.function if isinstance(declared, Declared) else None  # noqa: SLF001 of the package
     if not isinstance(declared, Declared) or function is None:
         raise InvalidType(f"a stage is what a decorated function becomes, not {stage!r}")
+    _check_rows(rows)
     node, fields = declared._node, declared._feeder_fields()  # noqa: SLF001 of the package
     if node.is_join:
         for key, sides in rows.items():
@@ -51,6 +50,14 @@ def run(stage: Declared, rows: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, A
     for batch in function([table.to_reader() for table in tables]):
         emitted.extend(zip(batch.column("target_key").to_pylist(), batch.column("value").to_pylist(), strict=True))
     return emitted
+
+
+def _check_rows(rows: object) -> None:
+    if not isinstance(rows, Mapping):
+        raise InvalidType(f"rows must be a dict of the values of each key, not {type(rows).__name__}")
+    for key, values in rows.items():
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+            raise InvalidType(f"rows[{key!r}] must be a list of values, not {type(values).__name__}")
 
 
 def _to_table(pairs: list[tuple[Any, Any]], fields: pa.Schema) -> pa.Table:

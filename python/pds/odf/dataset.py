@@ -12,6 +12,7 @@ from pds.arguments import ArrowStream, check_column_names, check_schema, read_st
 from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
+from pds.flags import require_bool
 from pds.odf.block import Block
 from pds.odf.events import Event, SetDataSchema, format_rfc3339, to_plain
 from pds.odf.identity import Identity, Multihash
@@ -267,7 +268,7 @@ class Dataset(Summarized):
             raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         check_schema(schema)
         names = self._handle.facts(None, None)["system_columns"]
-        fields = _pds.schema_event(schema, names, raw_arrow)
+        fields = _pds.schema_event(schema, names, require_bool("raw_arrow", raw_arrow))
         return self.append(SetDataSchema(fields.get("schema"), fields.get("rawArrowSchema")))
 
     def ingest(
@@ -379,8 +380,7 @@ class Dataset(Summarized):
         """
         if isinstance(at, datetime):
             raise InvalidType("at must be a block or the hash of a block, not a time")
-        if not isinstance(data, bool):
-            raise InvalidType(f"data must be True or False, not {data!r}")
+        require_bool("data", data)
         with reported("verify", progress):
             verified = self._handle.verify(_resolve_position(at)[0], data)
         problems = verified["problems"]
@@ -438,6 +438,7 @@ class Dataset(Summarized):
         """
         if not isinstance(older_than, timedelta):
             raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")
+        require_bool("dry_run", dry_run)
         return VacuumResult(**self._handle.vacuum(older_than.total_seconds(), dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:

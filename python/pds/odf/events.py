@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
+from pds.flags import require_bool
 from pds.odf.identity import Identity, Multihash
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SetDataSchema(Event):
         Raises:
             InvalidInput: A column has a type without a logical type.
         """
-        fields = _pds.schema_event(schema, None, raw_arrow)
+        fields = _pds.schema_event(schema, None, require_bool("raw_arrow", raw_arrow))
         return cls(fields.get("schema"), fields.get("rawArrowSchema"))
 
     def to_arrow(self) -> pa.Schema:

@@ -12,13 +12,14 @@ from pds import _pds
 from pds.arguments import require_text
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType
+from pds.flags import require_bool
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.explanation import describe_node, list_nodes
 from pds.producers.graph import Node
 from pds.producers.operators import make_aggregate, make_first, make_join, make_order, make_select
 from pds.producers.preserve import Preserve, PreservePass
-from pds.table.checks import check_version
+from pds.table.checks import check_size, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -145,7 +146,10 @@ class Declarations(Summarized):
 
         def declare(function: Callable[..., Any]) -> Declared:
             fields = pa.schema([_to_field("key", key), _to_field("value", value)])
-            call = StageCall(_name_of(function, name), function, fields, False, max_group_rows if batch else None)  # noqa: FBT003
+            stage = _name_of(function, name)
+            takes_batches = require_bool(f"batch of {stage!r}", batch)
+            group_rows = check_size(f"max_group_rows of {stage!r}", max_group_rows, "rows")
+            call = StageCall(stage, function, fields, False, group_rows if takes_batches else None)  # noqa: FBT003
             options = {"descending": descending, "skip_unchanged": skip_unchanged}
             order = make_order(call.stage, order_by, order_descending)
             return self._declare_stage(call, feeders, options, version, preserve, order)

@@ -323,6 +323,7 @@ class Pipeline(Upkeep):
         Raises:
             NotFound: It is neither declared nor stored.
         """
+        require_text("the name of a source or stage", name)
         handle = self._open()
         if handle is not None:
             return PipelineVersion(handle, self._memory_limit)[name]

@@ -10,6 +10,7 @@ from pds import _pds
 from pds.arguments import require_text
 from pds.defaults import RETENTION
 from pds.errors import InvalidInput, InvalidType
+from pds.flags import require_bool
 from pds.producers.declarations import Declarations
 from pds.producers.graph import UpdateArguments
 from pds.producers.results import CompactResult
@@ -189,10 +190,11 @@ class Upkeep(Declarations):
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {retention!r}")
+        require_bool("dry_run", dry_run)
         location = self._location
         seconds = retention.total_seconds()
         with reported("vacuum", progress):
-            fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, bool(dry_run), location.timeout)
+            fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, dry_run, location.timeout)
         return VacuumResult(**fields)
 
     def _make_arguments(self, base_version: int | None = None, idempotency_key: str | None = None) -> UpdateArguments:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from pds.arguments import require_text
 from pds.display import Listing, Summarized, Summary, list_items
 from pds.producers.results import StageDifference, UpdateResult
 from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys, read_nodes
@@ -38,7 +39,7 @@ class PipelineVersion(Summarized):
         return list(read_nodes(self._handle))
 
     def __getitem__(self, name: str) -> PipelineTable:
-        self._handle.schema(name, False)  # noqa: FBT003 refuses unknown names
+        self._handle.schema(require_text("the name of a source or stage", name), False)  # noqa: FBT003 refuses unknown names
         return PipelineTable(self._handle, name, self._memory_limit)
 
     def __repr__(self) -> str:

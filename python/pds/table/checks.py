@@ -10,8 +10,6 @@ from pds.errors import InvalidInput, InvalidType
 
 # The largest number of a version. Larger limits and sizes are reduced to it.
 _MAX_INTEGER = 2**53
-# A century, which can be added to any clock without overflow.
-_MAX_SECONDS = 100 * 365 * 86400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -43,15 +41,6 @@ def check_size(label: str, size: object, unit: str = "bytes") -> int:
     if size <= 0:
         raise InvalidInput(f"{label} must be positive, not {size}")
     return min(size, _MAX_INTEGER)
-
-
-def check_seconds(label: str, value: object) -> float:
-    """Return `value` if it is a valid number of seconds; `label` names it in errors."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidType(f"{label} must be a number (seconds), not {value!r}")
-    if not value >= 0:
-        raise InvalidInput(f"{label} must be a non-negative number of seconds, not {value}")
-    return float(min(value, _MAX_SECONDS))
 
 
 def to_micros(time: datetime) -> int:

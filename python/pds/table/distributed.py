@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,8 +14,6 @@ from pds.table.checks import check_size
 from pds.table.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pds.arguments import ArrowStream
     from pds.table.results import CommitResult
     from pds.table.staged import StagedWrite
@@ -110,6 +109,8 @@ class TableWrite:
         """Return the lists of files of messages, each once."""
         if isinstance(messages, bytes | str):
             raise InvalidType("messages must be a list of the results of prepare, not one of them")
+        if not isinstance(messages, Iterable):
+            raise InvalidType(f"messages must be a list of the results of prepare, not {type(messages).__name__}")
         lists = list(messages)
         for message in lists:
             if not isinstance(message, bytes):

@@ -7,11 +7,10 @@ from typing import Self
 from urllib.parse import unquote
 
 from pds import _pds
-from pds.arguments import require_text
+from pds.arguments import check_seconds, require_text
 from pds.errors import InvalidType, UnsafeStore
 from pds.options import WriteOptions
 from pds.store import Store, is_remote_store, native_handle
-from pds.table.checks import check_seconds
 from pds.urls import join_url
 
 

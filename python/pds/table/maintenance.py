@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pds import _pds
 from pds.defaults import RETENTION
 from pds.errors import InvalidType, RemoteStoreError
+from pds.flags import require_bool
 from pds.progress import reported
 from pds.table.exports import Exports
 from pds.table.results import CheckResult, VacuumResult, VerifyResult
@@ -42,12 +43,13 @@ class Maintenance(Exports):
         Raises:
             InvalidInput: The retention is negative; or the table is exported, and the export cannot be brought up to
                 date, as for `export_delta` and `export_iceberg`. Nothing was removed then.
-            InvalidType: The retention is not a timedelta.
+            InvalidType: The retention is not a timedelta, or `dry_run` is not a bool.
             CommitConflict, CommitStateUnknown: As for `append`.
             ExportConflict: As for `export_delta` and `export_iceberg`. Nothing was removed.
         """
         if not isinstance(retention, timedelta):
             raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
+        require_bool("dry_run", dry_run)
         with reported("vacuum", progress):
             result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
         if not dry_run:

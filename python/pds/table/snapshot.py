@@ -9,6 +9,7 @@ from pds import _pds
 from pds.arguments import check_column_names, require_text
 from pds.display import Summarized
 from pds.errors import InvalidInput
+from pds.flags import require_bool
 from pds.predicate import to_predicate
 from pds.table.checks import check_limit, check_size, check_version
 from pds.table.results import make_files_table, summarize_snapshot
@@ -169,8 +170,9 @@ class Snapshot(Summarized):
             InvalidInput: A column does not exist, or the filter is not valid.
             InvalidType: An argument has an invalid type.
         """
+        prunes = require_bool("use_stats", use_stats)
         names, predicate = self._check_selection(columns, where)
-        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=use_stats, path=self.path)
+        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=prunes, path=self.path)
 
     def _check_selection(
         self, columns: Sequence[str] | None, where: Where | None

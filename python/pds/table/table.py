@@ -20,12 +20,11 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import pyarrow as pa
-
 from pds import _pds
-from pds.arguments import check_schema, require_text
+from pds.arguments import check_schema, require_schema, require_text
 from pds.defaults import COMMIT_TIMEOUT_SECONDS
-from pds.errors import AlreadyExists, InvalidInput, InvalidType
+from pds.errors import AlreadyExists, InvalidInput
+from pds.flags import require_bool
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
 from pds.table.checks import check_limit, check_names, check_version, to_micros
@@ -50,6 +49,8 @@ from pds.telemetry import traces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from pds.options import WriteOptions
     from pds.table.charts import Chart
@@ -142,9 +143,8 @@ class Table(Maintenance):
                 of `key` or `sort_by` does not exist.
             InvalidType: An argument has an invalid type.
         """
-        if not isinstance(schema, pa.Schema):
-            raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
-        check_schema(schema)
+        require_bool("exists_ok", exists_ok)
+        check_schema(require_schema(schema))
         location = TableLocation.from_arguments(store, path, options, commit_timeout=commit_timeout)
         names = (check_names("key", key), check_names("sort_by", sort_by))
         formats = check_exports(exports, new_at=location)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import ArrowStream, is_in_memory, read_stream
 from pds.errors import InvalidInput
+from pds.flags import require_bool
 from pds.predicate import Predicate, to_predicate
 from pds.progress import reported
 from pds.table.checks import check_idempotency_key, check_names
@@ -270,6 +271,7 @@ class Writes(Snapshot):
         """
         check_idempotency_key(idempotency_key)
         names = check_names("paths", paths)
+        require_bool("hive_partitioning", hive_partitioning)
         with reported("add_files", progress):
             return self._commit(
                 lambda handle, timeout: handle.add_files(names, hive_partitioning, idempotency_key, timeout)

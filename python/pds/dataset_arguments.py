@@ -1,0 +1,52 @@
+"""Validation of the arguments of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pds import _pds
+from pds.errors import InvalidInput, InvalidType
+from pds.manifest import DatasetManifest
+
+
+def check_manifest(manifest: object) -> DatasetManifest:
+    """Return `manifest` if it is one."""
+    if not isinstance(manifest, DatasetManifest):
+        raise InvalidType(
+            f"manifest must be a pds.DatasetManifest, not {type(manifest).__name__}; read_manifest returns it"
+        )
+    return manifest
+
+
+def check_part(manifest: object, index: object, part_index: object) -> tuple[str, int, _pds.PartIndex | None]:
+    """Return the manifest as JSON, the position of a part in it, and the index of all parts or None."""
+    json = check_manifest(manifest).to_json()
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise InvalidType(f"index must be a non-negative integer, not {index!r}")
+    if index < 0:
+        raise InvalidInput(f"index must be a non-negative integer, not {index}")
+    if part_index is not None and not isinstance(part_index, _pds.PartIndex):
+        raise InvalidType(f"part_index must be the result of index_parts, not {type(part_index).__name__}")
+    return json, index, part_index
+
+
+def check_parts(parts: object) -> list[_pds.StagedPart]:
+    """Return staged parts as a list."""
+    values = parts if isinstance(parts, Iterable) and not isinstance(parts, str | bytes) else [parts]
+    staged: list[_pds.StagedPart] = []
+    for part in values:
+        if not isinstance(part, _pds.StagedPart):
+            raise InvalidType(f"parts must be a list of the results of prepare, not of {type(part).__name__}")
+        staged.append(part)
+    return staged
+
+
+def check_threads(threads: object) -> int | None:
+    """Return `threads` if it is None or a number of threads."""
+    if threads is None:
+        return None
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise InvalidType(f"threads must be a positive integer, not {threads!r}")
+    if threads < 1:
+        raise InvalidInput(f"threads must be a positive integer, not {threads}")
+    return threads

@@ -1,0 +1,149 @@
+"""Arguments of a wrong type or value: each is refused by an error of pds that names it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import pds
+from pds import odf, testing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = pa.table({"id": [1]})
+INT = pa.int64()
+
+
+@pytest.fixture
+def lake(memory_store: pds.Store) -> SimpleNamespace:
+    table = pds.Table.create(memory_store, "t", ROWS.schema, key="id")
+    table.append(ROWS)
+    datasets = pds.ParquetDatasetStore(memory_store)
+    manifest = datasets.write_dataset(ROWS, "n")
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=INT, value=INT)
+    stage = pipeline.select(source, key="key", value="value", name="c")
+    produce = pipeline.producer(source, key=INT, value=INT, name="f")(lambda key, values: [(key, sum(values))])
+    pipeline.update(s=pds.Changes([(1, 2)]))
+    chain = odf.Dataset.create(memory_store, "chain")
+    chain.ingest(ROWS)
+    return SimpleNamespace(
+        store=memory_store,
+        t=table,
+        ds=datasets,
+        m=manifest,
+        p=pipeline,
+        s=source,
+        c=stage,
+        f=produce,
+        chain=chain,
+        write=datasets.begin_write("k"),
+    )
+
+
+def declare(lake: Any, **options: Any) -> object:
+    return lake.p.producer(lake.s, key=INT, value=INT, name="z", **options)(lambda rows: rows)
+
+
+CASES: dict[str, list[Callable[[Any], object]]] = {
+    "use_stats must be True or False, not 'no'": [lambda o: o.t.scan(use_stats="no")],
+    "dry_run must be True or False, not 'no'": [
+        lambda o: o.t.vacuum(dry_run="no"),
+        lambda o: o.p.vacuum(dry_run="no"),
+        lambda o: o.chain.vacuum(dry_run="no"),
+    ],
+    "hive_partitioning must be True or False, not 'yes'": [lambda o: o.t.add_files("x", hive_partitioning="yes")],
+    "exists_ok must be True or False, not 'no'": [
+        lambda o: pds.Table.create(o.store, "t", ROWS.schema, key="id", exists_ok="no"),  # type: ignore[arg-type]
+        lambda o: pds.Table.create(o.store, "u", ROWS.schema, exists_ok="no"),  # type: ignore[arg-type]
+    ],
+    "raw_arrow must be True or False, not 'x'": [
+        lambda o: o.chain.set_schema(ROWS.schema, raw_arrow="x"),
+        lambda _: odf.SetDataSchema.of_arrow(ROWS.schema, raw_arrow="x"),  # type: ignore[arg-type]
+    ],
+    "older_than must be a number (seconds), not 'x'": [lambda o: o.ds.clean_dataset("n", older_than="x")],
+    "older_than must be a number (seconds), not datetime.timedelta(days=1)": [
+        lambda o: o.ds.clean_dataset("n", older_than=timedelta(1))
+    ],
+    "older_than must be a non-negative number of seconds, not -1": [
+        lambda o: o.ds.clean_dataset("n", older_than=-1),
+    ],
+    "older_than must be a non-negative number of seconds, not nan": [
+        lambda o: o.ds.clean_dataset("n", older_than=float("nan")),
+    ],
+    "parts must be a list of the results of prepare": [
+        lambda o: o.write.publish(None, ROWS.schema),
+        lambda o: o.write.publish([1], ROWS.schema),
+        lambda o: o.write.publish("x", ROWS.schema),
+        lambda o: o.write.publish([[]], ROWS.schema),
+        lambda o: o.write.abort(None),
+        lambda o: o.write.abort([1]),
+    ],
+    "schema must be a pyarrow.Schema, not str": [
+        lambda o: o.write.publish([], "x"),
+        lambda o: o.write.prepare_empty("x"),
+    ],
+    "threads must be a positive integer, not 'x'": [lambda o: o.write.prepare(ROWS, threads="x")],
+    "threads must be a positive integer, not -1": [lambda o: o.write.prepare(ROWS, threads=-1)],
+    "messages must be a list of the results of prepare, not NoneType": [lambda o: o.t.begin_write().commit(None)],
+    "index must be a non-negative integer, not '0'": [lambda o: o.ds.read_part("n", o.m, "0")],
+    "index must be a non-negative integer, not -1": [lambda o: o.ds.read_part("n", o.m, -1)],
+    "index must be a non-negative integer, not False": [lambda o: o.ds.read_part("n", o.m, False)],
+    "manifest must be a pds.DatasetManifest, not NoneType": [
+        lambda o: o.ds.read_part("n", None, 0),
+        lambda o: o.ds.index_parts("n", None),
+    ],
+    "part_index must be the result of index_parts, not str": [
+        lambda o: o.ds.read_part("n", o.m, 0, part_index="x"),
+    ],
+    "rows must be a dict of the values of each key, not list": [lambda o: testing.run(o.f, [(7, 1)])],  # type: ignore[arg-type]
+    "rows must be a dict of the values of each key, not NoneType": [lambda o: testing.run(o.f, None)],  # type: ignore[arg-type]
+    "rows[7] must be a list of values, not int": [lambda o: testing.run(o.f, {7: 1})],  # type: ignore[dict-item]
+    "rows[7] must be a list of values, not str": [lambda o: testing.run(o.f, {7: "ab"})],
+    "the name of a source or stage must be a string, not int": [
+        lambda o: o.p[5],
+        lambda o: o.p.as_of(1)[5],
+    ],
+    "overwrite must be True or False, not 'no'": [
+        lambda o: o.store.write("x", b"", overwrite="no"),
+        lambda o: o.store.move("a", "b", overwrite="no"),
+        lambda o: o.store.copy("a", "b", overwrite="no"),
+    ],
+    "missing_ok must be True or False, not 'no'": [
+        lambda o: o.store.delete("t/x", missing_ok="no"),
+        lambda o: o.store.delete_folder("zz", missing_ok="no"),
+    ],
+    "recursive must be True or False, not 'no'": [
+        lambda o: o.store.delete_folder("t", recursive="no"),
+        lambda o: o.store.list_files("", recursive="no"),
+    ],
+    "batch of 'z' must be True or False, not 'x'": [lambda o: declare(o, batch="x")],
+    "max_group_rows of 'z' must be positive, not 0": [
+        lambda o: declare(o, batch=True, max_group_rows=0),
+        lambda o: declare(o, max_group_rows=0),
+    ],
+    "max_group_rows of 'z' must be an integer (rows), not 'x'": [lambda o: declare(o, batch=True, max_group_rows="x")],
+}
+
+
+@pytest.mark.parametrize(
+    ("says", "call"),
+    [pytest.param(says, call, id=f"{says} {i}") for says, calls in CASES.items() for i, call in enumerate(calls)],
+)
+def test_a_wrong_argument_is_named(lake: Any, says: str, call: Callable[[Any], object]) -> None:
+    before = {file.path for file in lake.store.list_files(recursive=True)}
+    with pytest.raises(pds.InvalidInput, match=re.escape(says)) as caught:
+        call(lake)
+    assert isinstance(caught.value, pds.InvalidType) != says.endswith(("-1", "nan", "not 0"))
+    assert {file.path for file in lake.store.list_files(recursive=True)} == before
+
+
+def test_any_number_that_is_not_negative_is_a_number_of_seconds(lake: Any) -> None:
+    assert lake.ds.clean_dataset("n", older_than=0) == 0
+    assert lake.ds.clean_dataset("n", older_than=0.5) == 0
