@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pds.errors import InvalidInput
+from pds.inputs import keep_cause
 from pds.producers.changes import stage_input, to_input
 from pds.producers.engine import SourceRows
 
@@ -71,15 +72,26 @@ class Inputs:
         return self._collect(read, self.tables)
 
     @contextmanager
-    def used(self, inputs: list[SourceInput]) -> Iterator[None]:
-        """Leave nothing behind if the update fails: neither jobs nor staged rows."""
-        try:
-            yield
-        except BaseException as error:
-            if self.arguments.engine is not None and not isinstance(error, Exception):
-                self.arguments.engine.cancel()
-            self._discard(inputs)
-            raise
+    def used(self, inputs: list[SourceInput]) -> Iterator[list[SourceInput]]:
+        """Yield the inputs as the engine reads them. Leave nothing behind if the update fails: no jobs, no staged rows.
+
+        Raises:
+            InvalidInput: A reader raised an exception, which is the cause.
+        """
+        with ExitStack() as readers:
+            try:
+                yield [
+                    source._replace(
+                        upserts=readers.enter_context(keep_cause(source.upserts)),
+                        deletes=readers.enter_context(keep_cause(source.deletes)),
+                    )
+                    for source in inputs
+                ]
+            except BaseException as error:
+                if self.arguments.engine is not None and not isinstance(error, Exception):
+                    self.arguments.engine.cancel()
+                self._discard(inputs)
+                raise
 
     def _collect(self, read: Callable[[str], SourceInput | None], names: Mapping[str, Any]) -> list[SourceInput]:
         inputs: list[SourceInput] = []

@@ -163,8 +163,8 @@ class Pipeline(Upkeep):
         store = self._location.store
         requests = store.metrics()["requests"]
         nodes = list(self._nodes.values())
-        with self._make_inputs(arguments).used(inputs):
-            fields = _pds.update_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        with self._make_inputs(arguments).used(inputs) as sources:
+            fields = _pds.update_pipeline(self._location.handle, self.path, nodes, sources, arguments)
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
     def preview(
@@ -189,8 +189,8 @@ class Pipeline(Upkeep):
 
     def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
         nodes = list(self._nodes.values())
-        with self._make_inputs(arguments).used(inputs):
-            return _pds.preview_pipeline(self._location.handle, self.path, nodes, inputs, arguments)
+        with self._make_inputs(arguments).used(inputs) as sources:
+            return _pds.preview_pipeline(self._location.handle, self.path, nodes, sources, arguments)
 
     def check(self, *stages: str, sample: float | None = None, progress: ProgressArgument = False) -> PipelineCheck:
         """Compute stages anew from what feeds them, and compare that with what is stored. Nothing is committed.

@@ -152,6 +152,36 @@ def test_ctrl_c_in_a_stream_stays_what_it_is(tmp_path: Any, write: Callable[[pds
         write(table, failing(KeyboardInterrupt()))
 
 
+def failing_rows(error: BaseException, names: list[str]) -> pa.RecordBatchReader:
+    """Return a reader of columns of one integer each, which raises an exception after a batch."""
+    batches = (pa.record_batch(dict.fromkeys(names, batch.column(0))) for batch in failing(error))
+    return pa.RecordBatchReader.from_batches(pa.schema(dict.fromkeys(names, pa.int64())), batches)
+
+
+PUSHES: dict[str, Callable[[pds.Pipeline, Any, Any], object]] = {
+    "update": lambda pipeline, rows, _: pipeline.update(s=pds.Changes(rows)),
+    "deletes": lambda pipeline, _, keys: pipeline.update(s=pds.Changes(deletes=keys)),
+    "replace": lambda pipeline, rows, _: pipeline.update(s=pds.Replace(rows)),
+    "preview": lambda pipeline, rows, _: pipeline.preview(s=pds.Changes(rows)),
+}
+
+
+@pytest.mark.parametrize("error", [SourceError("no more rows"), pds.BackendUnavailable("away"), KeyboardInterrupt()])
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES.keys())
+def test_an_exception_of_a_stream_that_is_pushed_to_a_pipeline(
+    memory_store: pds.Store, error: BaseException, push: Callable[[pds.Pipeline, Any, Any], object]
+) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=pa.int64(), value=pa.int64())
+    pipeline.select(source, key="key", value="value", name="c")
+    pipeline.update(s=pds.Changes([(1, 1)]))
+    expected = pds.InvalidInput if isinstance(error, SourceError) else type(error)
+    with pytest.raises(expected) as caught:
+        push(pipeline, failing_rows(error, ["key", "value"]), failing_rows(error, ["key"]))
+    assert isinstance(error, KeyboardInterrupt) or error in (caught.value, caught.value.__cause__)
+    assert pipeline["c"].read().num_rows == 1
+
+
 def test_a_stream_that_cannot_begin_is_refused(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
     rows = duckdb.sql("SELECT CAST(CASE WHEN i > 2 THEN 'x' ELSE '1' END AS BIGINT) AS id FROM range(5) r(i)")
