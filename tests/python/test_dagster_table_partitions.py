@@ -343,6 +343,23 @@ def test_an_input_has_the_rows_of_its_partitions(run: Callable[..., Any]) -> Non
     assert seen["same"].num_rows == _rows(3).num_rows
 
 
+@pytest.mark.parametrize("key", [None, "2026-01-03"])
+def test_a_lazy_input_keeps_rows_with_nan(run: Callable[..., Any], key: str | None) -> None:
+    """Polars has NaN above all numbers, and pyarrow has not."""
+    seen: list[Any] = []
+    days = [dt.date(2026, 1, 3)] * 3
+    rows = pa.table({"day": days, "x": [1.0, float("nan"), 2.0]})
+    orders = _make_asset(DAYS, BY_DAY, lambda _key: rows)
+
+    @dg.asset(partitions_def=DAYS if key else None)
+    def lazy(orders: pl.LazyFrame) -> None:
+        seen.append(orders.filter(pl.col("x") > 1).select("x").collect()["x"].to_list())
+
+    run(orders, partition_key="2026-01-03")
+    run(orders, lazy, selection=[lazy], **({"partition_key": key} if key else {}))
+    assert repr(seen) == "[[nan, 2.0]]"
+
+
 def test_an_input_without_partitions_has_no_rows(run: Callable[..., Any]) -> None:
     seen: list[Any] = []
     orders = _make_asset(DAYS, BY_DAY, lambda key: _rows(int(key[-2:])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,10 +23,13 @@ from pds.table.options import NewTable
 from pds.urls import join_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
     import pyarrow.compute as pc
     from dagster import AssetKey, InputContext, OutputContext
 
-    from pds import CommitResult, Store
+    from pds import CommitResult, Store, TableScan
 
 _FRAMES: Final = {
     **FRAMES,
@@ -214,8 +217,7 @@ def _count_committed_rows(table: Table, version: int) -> int | None:
 
 def _load(table: Table, frame: str, columns: list[str] | None, where: pc.Expression | None) -> object:
     if frame == "polars.LazyFrame":
-        dataset = table.to_pyarrow_dataset()
-        lazy = sys.modules["polars"].scan_pyarrow_dataset(dataset if where is None else dataset.filter(where))
+        lazy = table.scan_polars() if where is None else _scan_partitions(table, where)
         return lazy if columns is None else lazy.select(columns)
     scan = table.scan(columns, where=where)
     read = {
@@ -226,3 +228,30 @@ def _load(table: Table, frame: str, columns: list[str] | None, where: pc.Express
         "pandas.DataFrame": scan.to_pandas,
     }
     return read[frame]()
+
+
+def _scan_partitions(table: Table, where: pc.Expression) -> pl.LazyFrame:
+    from pds.table.polars import scan_polars  # noqa: PLC0415 an optional dependency
+
+    return scan_polars(_PartitionRows(table.as_of(table.version), where))
+
+
+@dataclass(frozen=True)
+class _PartitionRows:
+    """The rows of partitions, for polars."""
+
+    table: Table
+    where: pc.Expression
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: str | pc.Expression | None = None,  # noqa: ARG002 polars applies it to what it gets
+        limit: int | None = None,
+    ) -> TableScan:
+        return self.table.scan(columns, where=self.where, limit=limit)
