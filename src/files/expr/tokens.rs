@@ -47,6 +47,10 @@ pub(super) fn tokenize(sql: &str) -> datafusion_common::Result<Vec<TokenWithSpan
 
 /// The operator and the signs of its right side that the tokenizer takes for one operator, as in `x>-1`.
 fn split_signs(text: &str) -> Option<Vec<Token>> {
+    // Two minus signs begin a comment, which would leave the operator without a right side.
+    if text.contains("--") {
+        return None;
+    }
     let name = text.trim_end_matches(['-', '+']);
     let operator = match name {
         "<" => Token::Lt,

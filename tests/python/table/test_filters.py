@@ -296,6 +296,8 @@ def test_a_delete_of_a_file_that_was_replaced_is_planned_again(memory_store: pds
         ("nothing = 1", "nothing"),
         ("id", "true or false"),
         ("id =", "id ="),
+        ("id>--1", "operator"),
+        ("id>=--1", "operator"),
         ("", "filter"),
         ("id = 1; DROP TABLE t", "filter"),
         ("id = 'x'", "filter"),
