@@ -452,16 +452,14 @@ class DatasetWrite:
         return _pds.prepare(self.datasets._handle, self, options, require_schema(schema).empty_table())  # noqa: SLF001 one module
 
     def publish(self, parts: Iterable[StagedPart], schema: pa.Schema) -> DatasetManifest:
-        """Publish the parts as the dataset, ordered by task and sequence.
+        """Publish the parts as the dataset, ordered by task and sequence, and return its manifest.
 
         Args:
             parts: The parts that `prepare` returned, of one attempt for each task.
             schema: The schema of the data, for the manifest.
 
-        Returns:
-            The manifest of the new dataset.
-
         Raises:
+            InvalidInput: A part is missing, repeated or of another write, or columns differ; an existing dataset stays.
             AlreadyExists: The dataset exists and `overwrite` is not set.
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """

@@ -33,7 +33,7 @@ def convert_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 an optional dependen
         (name, _), *_ = Counter(map(str, frame.columns)).most_common(1)
         raise InvalidInput(f"column {name!r} is there twice; rename one of them")
     names = list(frame.index.names)
-    # A range of numbers is no column: pyarrow keeps it as metadata.
+    # pyarrow keeps a range of numbers as metadata, not as a column.
     is_range = isinstance(frame.index, sys.modules["pandas"].RangeIndex)
     if not is_range:
         for name in names:

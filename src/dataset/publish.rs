@@ -154,12 +154,13 @@ impl Drop for StagedPartsGuard<'_> {
     }
 }
 
-/// Checks that every task's parts are complete, from its first to its last, and that none occurs twice.
+/// Checks that there are parts, that all are of this write and have the same columns, that those of every task are
+/// complete, from its first to its last, and that none occurs twice.
 fn check_parts(write: &DatasetWrite, parts: &[StagedPart]) -> Result<()> {
     let key = &write.key;
     let refuse = |reason: String| Err(Error::invalid(reason).with_path(key));
     let Some(first) = parts.first() else {
-        return refuse("there are no parts; prepare_empty makes one without rows".to_owned());
+        return refuse("a dataset needs a part; prepare_empty makes one of a schema, for a dataset without rows".to_owned());
     };
     let mut tasks: BTreeMap<u64, &StagedPart> = BTreeMap::new();
     for part in parts {
