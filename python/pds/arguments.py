@@ -11,7 +11,14 @@ import pyarrow as pa
 from pds import _pds
 from pds.errors import InvalidInput, InvalidType
 from pds.flags import require_bool
-from pds.inputs import convert_pandas, is_pandas_frame, keep_cause, refuse_data, refuse_stream
+from pds.inputs import (
+    convert_pandas,
+    is_pandas_frame,
+    keep_cause,
+    read_batches,
+    refuse_data,
+    refuse_stream,
+)
 from pds.paths import normalize_file_path
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
         data = _import_stream(data)
     if not any(_has_fixed_children(field.type) for field in data.schema):
         return data
-    batches = data.to_batches() if isinstance(data, pa.Table) else data
+    batches = data.to_batches() if isinstance(data, pa.Table) else read_batches(data)
     return pa.RecordBatchReader.from_batches(data.schema, (compact_batch(batch) for batch in batches))
 
 
@@ -89,7 +96,7 @@ def read_stream(data: object) -> Iterator[pa.Table | pa.RecordBatchReader]:
     """Yield the data as `arrow_stream` returns it, to be read within.
 
     Raises:
-        InvalidInput: A reader of the caller raised an exception, which is the cause.
+        InvalidInput: An earlier call has read the data; or a reader of the caller raised an exception, the cause.
     """
     with keep_cause(data) as watched:
         yield arrow_stream(watched)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,10 @@ from pds.errors import InvalidInput, InvalidType, RemoteStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_BEGUN: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
+"""The readers of which rows were read."""
 
 
 def is_pandas_frame(data: object) -> bool:
@@ -75,6 +81,35 @@ def refuse_data(data: object) -> InvalidType:
     )
 
 
+def refuse_closed(rows: object) -> None:
+    """Refuse a generator that has ended: it would seem to have no rows.
+
+    Raises:
+        InvalidInput: It has ended.
+    """
+    if inspect.isgenerator(rows) and inspect.getgeneratorstate(rows) == inspect.GEN_CLOSED:
+        raise _refuse_second_read(rows)
+
+
+def read_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a reader, once: to a second call it would seem to have no rows.
+
+    Raises:
+        InvalidInput: Batches of it were read by this function before. A call that is replayed reads none.
+    """
+    if reader in _BEGUN:
+        raise _refuse_second_read(reader)
+    _BEGUN.add(reader)
+    yield from reader
+
+
+def _refuse_second_read(rows: object) -> InvalidInput:
+    return InvalidInput(
+        f"the rows of this {type(rows).__name__} were read before, and it gives them once; make a new one, or pass "
+        "a table"
+    )
+
+
 @contextlib.contextmanager
 def keep_cause(data: object) -> Iterator[object]:
     """Yield the data to read within. An exception of a reader of the caller is the cause of the error that is raised.
@@ -82,7 +117,8 @@ def keep_cause(data: object) -> Iterator[object]:
     Through the Arrow C stream interface, the engine gets the text of the exception alone.
 
     Raises:
-        InvalidInput: The reader raised an exception that is not of pds. One of pds is raised as it is.
+        InvalidInput: An earlier call has read the data, or the reader raised an exception that is not of pds. One of
+            pds is raised as it is.
     """
     failures: list[Exception] = []
     # Other streams may be of C++ or Rust, which are read without the GIL.
@@ -99,7 +135,7 @@ def keep_cause(data: object) -> Iterator[object]:
 def _watch(reader: pa.RecordBatchReader, failures: list[Exception]) -> pa.RecordBatchReader:
     def read() -> Iterator[pa.RecordBatch]:
         try:
-            yield from reader
+            yield from read_batches(reader)
         except Exception as error:
             failures.append(error)
             raise

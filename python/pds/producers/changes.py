@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pds.arguments import arrow_stream
 from pds.errors import InvalidInput, InvalidType
+from pds.inputs import refuse_closed
 from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.errors import abbreviate
 from pds.producers.graph import SourceInput
@@ -119,6 +120,7 @@ def _to_rows(name: str, rows: object, fields: pa.Schema) -> pa.Table | pa.Record
         return arrow_stream(rows)
     if not isinstance(rows, Iterable):
         raise InvalidType(f"the rows of {name!r} must be an Arrow stream or pairs (key, value), not {rows!r}")
+    refuse_closed(rows)
     pairs = list(rows)
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 a key and a value
@@ -138,6 +140,7 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
     elif _is_stream(keys):
         return arrow_stream(keys)
     elif isinstance(keys, Iterable) and not isinstance(keys, str | bytes):
+        refuse_closed(keys)
         array = _to_array(name, list(keys), field)
     else:
         raise InvalidType(f"the keys of {name!r} must be an Arrow array or a list of keys, not {abbreviate(keys)}")

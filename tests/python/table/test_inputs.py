@@ -14,7 +14,7 @@ import pds
 from pds import odf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 FRAME = pd.DataFrame({"id": [1, 2, 3], "x": [0.5, 1.5, 2.5]})
 
@@ -188,3 +188,59 @@ def test_a_stream_that_cannot_begin_is_refused(memory_store: pds.Store) -> None:
     with pytest.raises(pds.InvalidInput, match=r"reading the input failed: ConversionException: .*'x'") as caught:
         table.append(rows)
     assert isinstance(caught.value.__cause__, duckdb.ConversionException)
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+@pytest.mark.parametrize(
+    "type_", [pa.int64(), pa.struct([("a", pa.struct([("b", pa.int64())]))])], ids=["flat", "nested"]
+)
+def test_a_stream_that_was_read_is_refused(
+    tmp_path: Any, write: Callable[[pds.Table, Any], object], type_: pa.DataType
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", type_)])
+    table = pds.write_table(tmp_path / "t", schema.empty_table())
+    rows = pa.table({"id": [1, 2], "x": pa.nulls(2, type_)})
+    reader = rows.to_reader(max_chunksize=1)
+    pds.Table.create(table.store, "other", schema).append(reader)
+    with pytest.raises(pds.InvalidInput, match="RecordBatchReader were read before"):
+        write(table, reader)
+    assert table.refresh().version == 1
+    # Not by a call of pds: what is left belongs to the caller.
+    begun = rows.to_reader(max_chunksize=1)
+    begun.read_next_batch()
+    write(pds.write_table(tmp_path / "second" / "t", schema.empty_table()), begun)
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES.keys())
+def test_a_stream_that_a_pipeline_has_read_is_refused(
+    memory_store: pds.Store, push: Callable[[pds.Pipeline, Any, Any], object]
+) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=pa.int64(), value=pa.int64())
+    pipeline.select(source, key="key", value="value", name="c")
+    rows, keys = pa.table({"key": [1], "value": [1]}).to_reader(), pa.table({"key": [1]}).to_reader()
+    pairs, listed = ((n, n) for n in range(3)), iter_keys(3)
+    pipeline.update(s=pds.Changes(rows))
+    pipeline.update(s=pds.Changes(deletes=keys))
+    pipeline.update(s=pds.Changes(pairs))
+    pipeline.update(s=pds.Changes(deletes=listed))
+    for read in ((rows, keys), (pairs, listed)):
+        with pytest.raises(pds.InvalidInput, match="were read before"):
+            push(pipeline, *read)
+    assert pipeline.version == 4
+
+
+def iter_keys(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def test_the_retry_of_an_append_with_its_reader_is_a_replay_or_refused(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    reader = pa.table({"id": [1, 2]}).to_reader()
+    with pytest.raises(pds.CommitConflict):
+        table.append(reader, idempotency_key="k", if_version=7)
+    first = table.append(reader, idempotency_key="k")
+    assert table.append(reader, idempotency_key="k").version == first.version
+    with pytest.raises(pds.InvalidInput, match="were read before"):
+        table.append(reader, idempotency_key="another")
+    assert table.refresh().scan().count() == 2
