@@ -14,7 +14,7 @@ use super::steps::{CONCURRENT_PARTS, StepError, Steps, remove_version};
 use super::{INTENT, MANIFEST, SUCCESS, is_reserved};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::path;
-use crate::versions::names::POINTER;
+use crate::versions::names::{CHAIN_HEAD, POINTER};
 
 /// Listings with new files after which a delete gives up.
 const MAX_ROUNDS: u32 = 20;
@@ -140,7 +140,7 @@ impl<'a, 's, 'l> Removal<'a, 's, 'l> {
 pub(super) fn find_others(files: &[ObjectMeta]) -> BTreeSet<String> {
     let folder_of = |meta: &ObjectMeta| {
         let path = meta.location.as_ref();
-        let mut pointers = [POINTER, "refs/head"].into_iter();
+        let mut pointers = [POINTER, CHAIN_HEAD].into_iter();
         let folder = pointers.find_map(|name| path.strip_suffix(name))?;
         folder.strip_suffix('/').map(str::to_owned)
     };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::try_join;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
@@ -23,6 +24,7 @@ use super::rules::ChainState;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::probe_conditional_writes;
+use crate::versions::names::{CHAIN_HEAD, POINTER};
 
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
@@ -64,20 +66,31 @@ impl BlockDraft {
 
 impl Chain {
     /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
-    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
+    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::InvalidPath`] if the folder holds a table or a
+    /// pipeline; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
     pub async fn create(
         &self,
         id: &DatasetId,
         kind: DatasetKind,
         time: Option<UtcDateTime>,
     ) -> Result<()> {
-        let path = self.path("refs/head");
+        let path = self.path(CHAIN_HEAD);
         let exists = || {
             let message = "the dataset exists already";
             Error::new(ErrorKind::AlreadyExists, message).with_path(self.root())
         };
-        if self.store().is_file(&path).await? {
+        let pointer = self.path(POINTER);
+        let (has_head, has_versions) =
+            try_join(self.store().is_file(&path), self.store().is_file(&pointer)).await?;
+        if has_head {
             return Err(exists());
+        }
+        if has_versions {
+            let message = format!(
+                "{:?} holds a table or a pipeline; a chain needs a folder of its own",
+                self.root()
+            );
+            return Err(Error::new(ErrorKind::InvalidPath, message).with_path(self.root()));
         }
         probe_conditional_writes(self.store(), self.root()).await?;
         let time = time.unwrap_or_else(|| self.store().clock().now().to_utc());

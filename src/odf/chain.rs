@@ -26,6 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{Register, VersionedValue};
 use crate::table::Table;
+use crate::versions::names::CHAIN_HEAD;
 
 /// The number of blocks that are read or written at once.
 pub(super) const CONCURRENT_BLOCKS: usize = 32;
@@ -117,7 +118,7 @@ impl Chain {
 
     /// Reads the head from the store; None if there is no dataset.
     pub async fn head(&self) -> Result<Option<ChainHead>> {
-        let path = self.path("refs/head");
+        let path = self.path(CHAIN_HEAD);
         let register = Register::new(&self.store, &path);
         let Some(version) = register.read_at_most(MAX_HEAD_BYTES).await? else {
             return Ok(None);

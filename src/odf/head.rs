@@ -18,6 +18,7 @@ use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::SendLimit;
 use crate::store::cas::{CasResult, Register};
+use crate::versions::names::CHAIN_HEAD;
 
 /// The outcome of moving the head once.
 pub(super) enum HeadUpdate {
@@ -73,7 +74,7 @@ impl Chain {
         let puts = stream::iter(writes).buffer_unordered(CONCURRENT_BLOCKS);
         puts.try_collect::<()>().await.map_err(NotMoved)?;
         lease.check(self).map_err(NotMoved)?;
-        let path = self.path("refs/head");
+        let path = self.path(CHAIN_HEAD);
         let store = self.store().with_send_limit(SendLimit {
             deadline: Some(lease.deadline()),
             once: false,

@@ -32,6 +32,7 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::sync::hash::Sha3;
 use crate::sync::progress;
 use crate::table::{ScanOptions, scan};
+use crate::versions::names::CHAIN_HEAD;
 
 /// The bytes of a file that are read and hashed at once.
 const READ_CHUNK_BYTES: u64 = 8 << 20;
@@ -81,7 +82,7 @@ pub async fn verify(
             return Err(chain.not_found());
         }
         Err(e) if is_finding(&e) => {
-            verification.add_problem(fresh.path("refs/head"), e.message());
+            verification.add_problem(fresh.path(CHAIN_HEAD), e.message());
             return Ok(verification);
         }
         Err(e) => return Err(e),

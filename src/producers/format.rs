@@ -5,19 +5,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::names;
-use crate::error::{Error, ErrorKind, Result, corrupted_error};
+use crate::error::{Error, ErrorKind, Result};
 use crate::run::SortedRun;
 use crate::table::ListingLimits;
 use crate::table::format::Base64;
 use crate::versions::{
     CommitId, CommitOperation, Folder, Header, HeaderMut, ListWriter, RollLists, TimestampMicros,
-    Transaction, TransactionLimits, TransactionList, Versioned, from_json, roll_transactions,
-    to_json,
+    Transaction, TransactionLimits, TransactionList, Versioned, roll_transactions,
 };
 
 /// The format version that is written.
@@ -211,8 +209,14 @@ impl PipelineManifest {
             Error::new(ErrorKind::NotFound, message)
         })
     }
+}
 
-    /// The first inconsistency between fields, if there is one.
+impl Versioned for PipelineManifest {
+    type Limits = ListingLimits;
+
+    const NOUN: &'static str = "pipeline";
+    const FORMAT: u32 = FORMAT;
+
     fn find_inconsistency(&self) -> Option<String> {
         if !self.header().has_valid_versions() || self.data_version > self.version {
             return Some("its version numbers do not fit together".to_owned());
@@ -244,30 +248,6 @@ impl PipelineManifest {
             }
         }
         None
-    }
-}
-
-impl Versioned for PipelineManifest {
-    type Limits = ListingLimits;
-
-    const NOUN: &'static str = "pipeline";
-    const FORMAT: u32 = FORMAT;
-
-    fn parse(bytes: &[u8], version: u64) -> Result<Self> {
-        let name = names::manifest(version);
-        let manifest: Self = from_json(bytes, &name, FORMAT, Self::NOUN)?;
-        if manifest.version != version {
-            let reason = format!("expected version {version}, found {}", manifest.version);
-            return Err(corrupted_error(&name, &reason));
-        }
-        match manifest.find_inconsistency() {
-            Some(reason) => Err(corrupted_error(&name, &reason)),
-            None => Ok(manifest),
-        }
-    }
-
-    fn to_bytes(&self) -> Bytes {
-        to_json(self)
     }
 
     fn header(&self) -> Header<'_> {

@@ -3,7 +3,7 @@
 
 use crate::versions::names::{parse_base_version, transactions_base_version, with_base_version};
 
-pub(super) use crate::versions::names::{is_inside, manifest};
+pub(super) use crate::versions::names::is_inside;
 
 const RUNS: &str = "run";
 

@@ -7,21 +7,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::limits::ListingLimits;
 use super::names;
 pub use super::values::{Base64, PositionBitmap};
-use crate::error::Result;
 pub(super) use crate::error::corrupted_error;
 pub use crate::files::DataFile;
 use crate::files::TableColumns;
 pub use crate::versions::Pointer;
 pub use crate::versions::{CommitId, TimestampMicros};
 pub use crate::versions::{CommitOperation, Transaction, TransactionList};
-use crate::versions::{Header, HeaderMut, TransactionLimits, Versioned, from_json, to_json};
+use crate::versions::{Header, HeaderMut, TransactionLimits, Versioned};
 
 /// The format version that is written; older ones are read. The first commit on a table of an older format
 /// writes this one.
@@ -179,21 +177,41 @@ impl Versioned for TableManifest {
     const NOUN: &'static str = "table";
     const FORMAT: u32 = FORMAT;
 
-    fn parse(bytes: &[u8], version: u64) -> Result<Self> {
-        let name = names::manifest(version);
-        let manifest: Self = from_json(bytes, &name, FORMAT, Self::NOUN)?;
-        if manifest.version != version {
-            let reason = format!("expected version {version}, found {}", manifest.version);
-            return Err(corrupted_error(&name, &reason));
+    fn find_inconsistency(&self) -> Option<String> {
+        let changed_at = [self.restored_at, self.columns_restored_at, self.added_at];
+        let mut changes = changed_at.iter().flatten();
+        let are_valid = changes.all(|at| (1..=self.version).contains(at));
+        if !are_valid || !self.header().has_valid_versions() {
+            return Some("its version numbers do not fit together".to_owned());
         }
-        match manifest.find_inconsistency() {
-            Some(reason) => Err(corrupted_error(&name, &reason)),
-            None => Ok(manifest),
+        let removes_too_many =
+            |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
+        if let Some(segment) = self.segments.iter().find(removes_too_many) {
+            return Some(format!(
+                "it removes files of the segment {:?} beyond the end of its list",
+                segment.path
+            ));
         }
-    }
-
-    fn to_bytes(&self) -> Bytes {
-        to_json(self)
+        let segments = self.segments.iter();
+        let lengths: HashMap<&str, u32> = segments.map(|s| (&*s.path, s.data_files)).collect();
+        for (segment, positions) in self.tombstones.iter().flat_map(|t| &t.positions) {
+            let length = lengths.get(segment.as_str()).copied().unwrap_or_default();
+            if positions.0.max().is_some_and(|last| last >= length) {
+                return Some(format!(
+                    "its tombstones are about files that the segment {segment:?} does not list"
+                ));
+            }
+        }
+        let mut paths = HashSet::new();
+        for path in self.references() {
+            if !names::is_inside(path) {
+                return Some(format!("it references a path outside the table: {path:?}"));
+            }
+            if !paths.insert(path) {
+                return Some(format!("it references {path:?} twice"));
+            }
+        }
+        None
     }
 
     fn header(&self) -> Header<'_> {
@@ -249,44 +267,6 @@ impl Versioned for TableManifest {
 }
 
 impl TableManifest {
-    /// The first inconsistency between fields, if there is one.
-    fn find_inconsistency(&self) -> Option<String> {
-        let changed_at = [self.restored_at, self.columns_restored_at, self.added_at];
-        let mut changes = changed_at.iter().flatten();
-        let are_valid = changes.all(|at| (1..=self.version).contains(at));
-        if !are_valid || !self.header().has_valid_versions() {
-            return Some("its version numbers do not fit together".to_owned());
-        }
-        let removes_too_many =
-            |s: &&Segment| s.removed.0.max().is_some_and(|last| last >= s.data_files);
-        if let Some(segment) = self.segments.iter().find(removes_too_many) {
-            return Some(format!(
-                "it removes files of the segment {:?} beyond the end of its list",
-                segment.path
-            ));
-        }
-        let segments = self.segments.iter();
-        let lengths: HashMap<&str, u32> = segments.map(|s| (&*s.path, s.data_files)).collect();
-        for (segment, positions) in self.tombstones.iter().flat_map(|t| &t.positions) {
-            let length = lengths.get(segment.as_str()).copied().unwrap_or_default();
-            if positions.0.max().is_some_and(|last| last >= length) {
-                return Some(format!(
-                    "its tombstones are about files that the segment {segment:?} does not list"
-                ));
-            }
-        }
-        let mut paths = HashSet::new();
-        for path in self.references() {
-            if !names::is_inside(path) {
-                return Some(format!("it references a path outside the table: {path:?}"));
-            }
-            if !paths.insert(path) {
-                return Some(format!("it references {path:?} twice"));
-            }
-        }
-        None
-    }
-
     /// The commit that created a version, if the retained commit history reaches back to it.
     pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
         self.header().commit_id_of(version)

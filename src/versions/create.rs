@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use futures::join;
 
 use super::attempt::{check_readable, commit_id_at};
 use super::folder::{Folder, Snapshot};
@@ -50,10 +51,20 @@ pub(crate) async fn create_checked<M: RollLists>(
     created
 }
 
-/// Refuses a folder that has versions, and a store that does not honor conditional writes.
+/// Refuses a folder that has versions or a chain, and a store that does not honor conditional writes.
 pub(crate) async fn check_creatable<M: Versioned>(folder: &Folder<M>) -> Result<()> {
-    if folder.find_newest().await?.is_some() {
+    let head = folder.path(names::CHAIN_HEAD);
+    let (newest, has_chain) = join!(folder.find_newest(), folder.store.is_file(&head));
+    if newest?.is_some() {
         return Err(already_exists_error(folder));
+    }
+    if has_chain? {
+        let message = format!(
+            "{:?} holds a chain; a {} needs a folder of its own",
+            folder.root(),
+            M::NOUN
+        );
+        return Err(Error::new(ErrorKind::InvalidPath, message).with_path(folder.root()));
     }
     probe_conditional_writes(&folder.store, folder.root()).await
 }

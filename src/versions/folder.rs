@@ -71,15 +71,29 @@ impl<M: Versioned> Folder<M> {
         let register = Register::new(&self.store, &path);
         match register.read_at_most(MAX_POINTER_BYTES).await {
             Ok(None) => Ok(None),
-            Ok(Some(stored)) => {
-                let parsed =
-                    Pointer::parse(&stored.bytes, M::FORMAT).map_err(|e| e.with_path(&path))?;
-                Ok(Some((stored, parsed)))
+            Ok(Some(stored)) => match Pointer::parse(&stored.bytes, M::FORMAT) {
+                Ok(parsed) => Ok(Some((stored, parsed))),
+                Err(e) if e.kind() == ErrorKind::FormatNotSupported => {
+                    Err(self.newer_format_error(e, &stored.bytes).await)
+                }
+                Err(e) => Err(e),
             }
+            .map_err(|e| e.with_path(&path)),
             Err(e) if e.kind() == ErrorKind::TooLarge => {
                 Err(corrupted_error(names::POINTER, "it has too many bytes").with_path(&path))
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// The error for a pointer of a newer format, which may be that of something else.
+    async fn newer_format_error(&self, error: Error, pointer: &[u8]) -> Error {
+        let Ok(pointer) = Pointer::parse(pointer, u32::MAX) else {
+            return error;
+        };
+        match self.read_manifest(pointer.version).await {
+            Err(e) if e.kind() == ErrorKind::InvalidPath => e,
+            _ => error,
         }
     }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::commit_id::{CommitId, TimestampMicros};
+use super::names;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 
 /// The number of earlier commits that a manifest lists: a writer whose version has been vacuumed learns
@@ -23,7 +24,9 @@ pub(super) const MAX_VERSION: u64 = 1 << 53;
 pub(super) const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// The manifest of one version of something that is committed by compare-and-swap.
-pub trait Versioned: Clone + std::fmt::Debug + Send + Sync + 'static {
+pub trait Versioned:
+    Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// The limits of its lists.
     type Limits: Copy + std::fmt::Debug + Default + Send + Sync;
 
@@ -32,11 +35,28 @@ pub trait Versioned: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The format that is written; older ones are read.
     const FORMAT: u32;
 
+    /// The first inconsistency between fields, if there is one.
+    fn find_inconsistency(&self) -> Option<String>;
+
     /// Parses the manifest of `version` and checks that its fields fit together.
-    fn parse(bytes: &[u8], version: u64) -> Result<Self>;
+    fn parse(bytes: &[u8], version: u64) -> Result<Self> {
+        let name = names::manifest(version);
+        let manifest: Self = from_json(bytes, &name, Self::FORMAT, Some(Self::NOUN))?;
+        let found = manifest.header().version;
+        if found != version {
+            let reason = format!("expected version {version}, found {found}");
+            return Err(corrupted_error(&name, &reason));
+        }
+        match manifest.find_inconsistency() {
+            Some(reason) => Err(corrupted_error(&name, &reason)),
+            None => Ok(manifest),
+        }
+    }
 
     /// Encodes the manifest as JSON.
-    fn to_bytes(&self) -> Bytes;
+    fn to_bytes(&self) -> Bytes {
+        to_json(self)
+    }
 
     /// The fields that every manifest has.
     fn header(&self) -> Header<'_>;
@@ -204,24 +224,26 @@ struct FormatHeader {
 }
 
 /// Encodes a pointer or a manifest.
-pub(crate) fn to_json(value: &impl Serialize) -> Bytes {
+pub(super) fn to_json(value: &impl Serialize) -> Bytes {
     // Serializing plain data into memory cannot fail.
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-/// Parses a pointer or a manifest of a `noun`; refuses that of something else, and a format above `newest_format`, and
-/// ignores unknown fields.
-pub(crate) fn from_json<T: DeserializeOwned>(
+/// Parses a pointer, or the manifest of a `noun`; refuses that of something else, and a format above `newest_format`,
+/// and ignores unknown fields.
+pub(super) fn from_json<T: DeserializeOwned>(
     bytes: &[u8],
     name: &str,
     newest_format: u32,
-    noun: &str,
+    noun: Option<&str>,
 ) -> Result<T> {
     let decode_error =
         |e: serde_json::Error| corrupted_error(name, "it cannot be parsed").with_source(e);
     let header: FormatHeader = serde_json::from_slice(bytes).map_err(decode_error)?;
-    let kind = header.kind.as_deref().unwrap_or(noun);
-    if kind != noun {
+    let kind = header.kind.as_deref().unwrap_or("table");
+    if let Some(noun) = noun
+        && noun != kind
+    {
         let message = format!("this is the folder of a {kind}, not of a {noun}");
         return Err(Error::new(ErrorKind::InvalidPath, message));
     }

@@ -52,7 +52,6 @@ pub use self::lists::{ListWriter, RollLists};
 pub use self::manifest::{
     CommitOperation, Header, HeaderMut, Transaction, TransactionLimits, TransactionList, Versioned,
 };
-pub(crate) use self::manifest::{from_json, to_json};
 pub(crate) use self::outcome::CommitOutcome;
 pub use self::outcome::Committed;
 pub use self::pointer::Pointer;

@@ -7,6 +7,8 @@ use crate::store::path;
 
 /// The pointer: the object that names the newest manifest.
 pub(crate) const POINTER: &str = "_latest_manifest";
+/// The head of an ODF chain. A folder has a chain or versions.
+pub(crate) const CHAIN_HEAD: &str = "refs/head";
 /// The folder of the manifests.
 pub(crate) const MANIFESTS: &str = "manifest";
 const TRANSACTIONS: &str = "manifest/transactions/";

@@ -46,7 +46,7 @@ impl Pointer {
 
     /// Parses a pointer of a format up to `newest_format`, and checks that its fields fit together.
     pub fn parse(bytes: &[u8], newest_format: u32) -> Result<Self> {
-        let pointer: Self = from_json(bytes, names::POINTER, newest_format, "pointer")?;
+        let pointer: Self = from_json(bytes, names::POINTER, newest_format, None)?;
         let is_consistent = (1..=MAX_VERSION).contains(&pointer.version)
             && (1..=pointer.version).contains(&pointer.oldest_version)
             && pointer.manifest == names::manifest(pointer.version);

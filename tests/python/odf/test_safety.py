@@ -386,3 +386,27 @@ def test_vacuum_takes_no_age_at_which_writes_are_under_way(local: odf.Dataset) -
         local.vacuum(older_than=DAY)
     with pytest.raises(pds.InvalidType):
         local.vacuum(older_than=5)  # type: ignore[arg-type]
+
+
+def test_a_folder_has_a_chain_or_versions(memory_store: pds.Store) -> None:
+    schema = pa.schema([("id", pa.int64())])
+
+    def update(name: str) -> None:
+        pipeline = pds.Pipeline(memory_store, name)
+        pipeline.source("s", key=pa.int64(), value=pa.int64())
+        pipeline.update(s=pds.Changes([(1, 1)]))
+
+    odf.Dataset.create(memory_store, "chain")
+    pds.Table.create(memory_store, "table", schema)
+    update("pipeline")
+    calls: list[Callable[[], object]] = [
+        lambda: pds.Table.create(memory_store, "chain", schema),
+        lambda: update("chain"),
+        lambda: odf.Dataset.create(memory_store, "table"),
+        lambda: odf.Dataset.create(memory_store, "pipeline"),
+    ]
+    before = sorted(file.path for file in memory_store.list_files("", recursive=True))
+    for call in calls:
+        with pytest.raises(pds.InvalidPath, match="needs a folder of its own"):
+            call()
+    assert sorted(file.path for file in memory_store.list_files("", recursive=True)) == before

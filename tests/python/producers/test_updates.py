@@ -402,6 +402,12 @@ def test_a_pipeline_is_no_table(memory_store: pds.Store) -> None:
     assert plain_rows(pipeline["words"].read()) == [("a", 1, 1)]
 
 
+def test_a_table_is_no_pipeline(memory_store: pds.Store) -> None:
+    pds.Table.create(memory_store, "words", pa.schema([("id", pa.int64())]))
+    with pytest.raises(pds.InvalidPath, match="the folder of a table, not of a pipeline"):
+        put(words(memory_store), (1, "a"))
+
+
 def test_compactions_land_beside_updates_that_never_stop(memory_store: pds.Store) -> None:
     pipeline = words(memory_store)
     put(pipeline, *((n, random_text(n)) for n in range(10)))
