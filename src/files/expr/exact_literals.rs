@@ -215,9 +215,11 @@ fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let all_exact = values
         .iter()
         .all(|value| type_of(value).is_some_and(is_plain));
-    let has_float = values
-        .iter()
-        .any(|value| type_of(value).is_some_and(|value_type| value_type.is_floating()));
+    let has = |is_kind: fn(&DataType) -> bool| {
+        let mut types = values.iter().filter_map(type_of);
+        types.any(|value_type| is_kind(&value_type))
+    };
+    let (has_float, has_integer) = (has(DataType::is_floating), has(DataType::is_integer));
     let is_zoned = |value_type: &DataType| matches!(value_type, DataType::Timestamp(_, Some(_)));
     // Literals in the unit of the other timestamps: those in nanoseconds would end in the year 2262.
     let unit_of = |value: &Expr| match type_of(value) {
@@ -238,6 +240,9 @@ fn unify_values(values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
         _ if all_exact => normalize_scale(value),
         // DataFusion would round all of them to 15 decimal places.
         (Some(own_type), _) if has_float && own_type.is_decimal() => cast(value, DataType::Float64),
+        (Some(DataType::Float16 | DataType::Float32), _) if has_integer => {
+            cast(value, DataType::Float64)
+        }
         _ => decimal_to_float(value),
     };
     values.into_iter().map(coerce).collect()
@@ -367,6 +372,10 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
         {
             let midnight = Timestamp((*unit).max(TimeUnit::Microsecond), None);
             to_utc(cast(expr, midnight.clone()), &midnight, other_type)
+        }
+        // These have not all integers of 32 bits.
+        (DataType::Float16 | DataType::Float32, other_type) if other_type.is_integer() => {
+            cast(expr, DataType::Float64)
         }
         // There is no NaN among decimals.
         (own_type, other_type) if own_type.is_decimal() && other_type.is_floating() => {

@@ -3,10 +3,75 @@
 use arrow_schema::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, Result};
-use datafusion_expr::expr::{Between, BinaryExpr, Expr, InList};
+use datafusion_expr::expr::{Between, BinaryExpr, Case, Expr, InList};
 use datafusion_expr::{ExprSchemable, Operator};
 
 use super::operators::is_comparison;
+
+/// Refuses to compare numbers with times, of which the coercion would make days or parts of a second since 1970:
+/// `day < 20240101` would be true of every date. `expr` has not been coerced.
+pub(super) fn check_times(expr: &Expr, schema: &DFSchema) -> Result<()> {
+    let kind_of = |operand: &&Expr| {
+        let data_type = operand.get_type(schema).ok()?;
+        (data_type.is_temporal() || data_type.is_numeric())
+            .then_some((data_type.is_temporal(), data_type))
+    };
+    expr.apply(|node| {
+        for operands in compared_operands(node) {
+            let kinds: Vec<_> = operands.iter().filter_map(kind_of).collect();
+            let of_kind = |time: bool| kinds.iter().find(|(is_time, _)| *is_time == time);
+            if let (Some((_, time)), Some((_, number))) = (of_kind(true), of_kind(false)) {
+                let message = format!(
+                    "{time} and {number} have no common type; write times as DATE '2026-01-31' or \
+                     TIMESTAMP '2026-01-31 12:00:00', or cast one of them"
+                );
+                return Err(DataFusionError::Plan(message));
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// The operands of a node that get a common type, in groups.
+fn compared_operands(node: &Expr) -> Vec<Vec<&Expr>> {
+    match node {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
+            vec![vec![left, right]]
+        }
+        Expr::Between(Between {
+            expr, low, high, ..
+        }) => vec![vec![expr, low, high]],
+        Expr::InList(InList { expr, list, .. }) => {
+            vec![std::iter::once(expr.as_ref()).chain(list).collect()]
+        }
+        Expr::Case(Case {
+            expr,
+            when_then_expr,
+            else_expr,
+        }) => {
+            let branches = || when_then_expr.iter();
+            let base = expr.as_deref();
+            let compared = base.map(|base| {
+                std::iter::once(base)
+                    .chain(branches().map(|(when, _)| when.as_ref()))
+                    .collect()
+            });
+            let results = branches()
+                .map(|(_, then)| then.as_ref())
+                .chain(else_expr.as_deref());
+            compared.into_iter().chain([results.collect()]).collect()
+        }
+        Expr::ScalarFunction(call) => match call.func.name() {
+            "coalesce" | "nvl" | "nullif" | "greatest" | "least" => {
+                vec![call.args.iter().collect()]
+            }
+            "nvl2" => vec![call.args.iter().skip(1).collect()],
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
 
 /// Refuses such an expression, whose operands have their common types.
 pub(super) fn check_meaning(expr: &Expr, schema: &DFSchema) -> Result<()> {

@@ -35,7 +35,7 @@ use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
 use super::operators::combine_terms;
-use super::refusals::check_meaning;
+use super::refusals::{check_meaning, check_times};
 use super::simplify::simplify;
 use super::time_literals::to_local_times;
 use super::tokens::{find_excess, tokenize};
@@ -186,6 +186,7 @@ fn prepare(
     let widened = widen(desugar(balance(expr), schema)?, schema)?;
     let local = to_local_times(widened, schema)?;
     let exact = keep_exact(local, schema, target)?;
+    check_times(&exact, schema)?;
     let coerced = simplifier.coerce(exact, schema)?;
     check_meaning(&coerced, schema)?;
     let resolved = resolve(coerced, &context)?;

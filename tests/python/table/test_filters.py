@@ -326,6 +326,81 @@ def test_filters_that_cannot_be_used(memory_store: pds.Store, predicate: object,
     assert table.refresh().version == 2
 
 
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "d < 20240101",
+        "20240101 > d",
+        "d <> 1.5",
+        "d = id",
+        "d BETWEEN 1 AND 2",
+        "DATE '2026-01-01' BETWEEN 1 AND d",
+        "d IN (1, 2)",
+        "d IS DISTINCT FROM 1",
+        "CASE d WHEN 1 THEN true ELSE false END",
+        "CASE WHEN id = 1 THEN d ELSE 1 END = d",
+        "coalesce(d, 1) = d",
+        "nullif(d, 1) IS NULL",
+        "greatest(d, id) = d",
+        "(d, id) < (1, 1)",
+        "ts < 1700000000",
+        "ts IN (1700000000.5)",
+        "t = 5",
+        "t < 5.5",
+        "ts - ts < 5",
+    ],
+)
+def test_times_are_not_compared_with_numbers(memory_store: pds.Store, predicate: str) -> None:
+    rows = pa.table(
+        {
+            "id": [1],
+            "d": pa.array([dt.date(2026, 1, 1)]),
+            "ts": pa.array([dt.datetime(2026, 1, 1)]),  # noqa: DTZ001
+            "t": pa.array([dt.time(1)], pa.time64("us")),
+        }
+    )
+    with pytest.raises(duckdb.Error):
+        duckdb.from_arrow(rows).filter(predicate).fetchall()
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    with pytest.raises(pds.InvalidInput, match="no common type"):
+        table.delete(predicate)
+    assert table.refresh().version == 2
+
+
+@pytest.mark.parametrize("float_type", [pa.float16(), pa.float32()])
+@pytest.mark.parametrize("wide", [2049, 100_000, 16_777_217, -16_777_217, 2**40 + 1])
+def test_integers_beside_narrow_floats(memory_store: pds.Store, float_type: pa.DataType, wide: int) -> None:
+    """Python compares them exactly; DuckDB rounds the integers."""
+    numbers = [2048.0, 2050.0, *([16_777_216.0, -16_777_216.0, 2.0**40] if float_type == pa.float32() else [])]
+    table = pds.Table.create(
+        memory_store, "t", pa.schema([("f", float_type), ("id", pa.int64()), ("small", pa.int32())])
+    )
+    small = wide if abs(wide) < 2**31 else 7
+    rows = {"f": [*numbers, None], "id": [wide] * (len(numbers) + 1), "small": [small] * (len(numbers) + 1)}
+    table.append(pa.table(rows, schema=table.schema))
+    for predicate, holds in (
+        (f"f = {wide}", lambda f: f == wide),
+        (f"f >= {wide}", lambda f: f >= wide),
+        ("f < id", lambda f: f < wide),
+        ("id = f", lambda f: f == wide),
+        ("f <> small", lambda f: f != small),
+        (f"f IN (7, {wide})", lambda f: f in (7, wide)),
+        (f"f IN ({wide}, 7)", lambda f: f in (7, wide)),
+        ("id IN (f, 7)", lambda f: f == wide),
+        (f"f BETWEEN {wide} AND {wide + 10}", lambda f: wide <= f <= wide + 10),
+        (f"CASE f WHEN {wide} THEN true ELSE false END", lambda f: f == wide),
+        (f"nullif(f, {wide}) IS NULL", lambda f: f == wide),
+        (f"greatest(f, id) = {wide}", lambda f: f <= wide),
+        (f"coalesce(CASE WHEN f < 0 THEN f END, id) = {wide}", lambda f: f >= 0),
+    ):
+        expected = [f for f in numbers if holds(f)]
+        found = [f for f in table.scan(["f"], where=predicate).to_pyarrow()["f"].to_pylist() if f is not None]
+        assert found == expected, predicate
+        unpruned = table.scan(["f"], where=predicate, use_stats=False).to_pyarrow()["f"].to_pylist()
+        assert [f for f in unpruned if f is not None] == expected, predicate
+
+
 def test_long_filters(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
     table.append(pa.table({"id": range(10)}))
