@@ -240,9 +240,12 @@ impl TableHandle {
         })
     }
 
-    /// Streams the changes after version `since` up to this snapshot.
+    /// Streams the changes after version `since`, or 0, up to this snapshot.
     fn changes(&self, py: Python<'_>, since: u64, columns: Option<Vec<String>>) -> PyResult<Scan> {
-        let since = self.at(py, since)?.manifest;
+        let since = match since {
+            0 => Arc::new(table::before_first(&self.at(py, 1)?.manifest)),
+            _ => self.at(py, since)?.manifest,
+        };
         let table = into_py_result(py, self.table())?;
         let until = Arc::clone(&self.manifest);
         let scan = run(py, move || async move {

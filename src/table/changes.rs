@@ -118,6 +118,17 @@ pub fn scan_changes(
     ))
 }
 
+/// What there was before version 1, whose manifest is `first`: its columns, and no rows.
+pub fn before_first(first: &TableManifest) -> TableManifest {
+    TableManifest {
+        version: 0,
+        segments: Vec::new(),
+        data_files: Vec::new(),
+        tombstones: Vec::new(),
+        ..first.clone()
+    }
+}
+
 fn is_rewrite(manifest: &TableManifest) -> bool {
     REWRITE_OPERATIONS.contains(&manifest.operation.name.as_str())
 }
@@ -172,7 +183,8 @@ impl ChangeScan {
             };
             // Between a tagged version and the oldest retained one, a late commit may have created its
             // manifest under a number that a vacuum had freed.
-            if after.recent_commits.first() != Some(&before.commit_id) {
+            let previous = (before.version > 0).then_some(&before.commit_id);
+            if after.recent_commits.first() != previous {
                 return Err(self.table.broken_chain_error(&after).await);
             }
             if !self.has_same_rows(&after) {

@@ -66,7 +66,7 @@ mod verify;
 mod write;
 
 pub use self::add_files::add_files;
-pub use self::changes::scan_changes;
+pub use self::changes::{before_first, scan_changes};
 pub use self::check::{CheckReport, check};
 pub use self::clauses::{Clause, ClauseAction, ClauseKind, MergeRules};
 pub use self::compact::{Compaction, compact, sort};

@@ -38,7 +38,7 @@ def scan_changes(
     Args:
         spark: A classic or a Connect session.
         table: The table, as for `read_table`.
-        since: A version. Its own changes are not included.
+        since: A version, whose own changes are not included. 0 includes those of version 1.
         until: A version. Defaults to that of ``table``.
         columns: As for `Table.scan_changes`.
 

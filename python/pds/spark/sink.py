@@ -17,7 +17,7 @@ from pds import Table
 from pds.errors import AlreadyExists, InvalidInput, NotFound
 from pds.spark.options import TablePlace, check_options, parse_positive
 from pds.spark.schema import align_to_schema, dataset_schema
-from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
 from pds.table.staged import StagedWrite
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class TableWriter(DataSourceArrowWriter):
         """Commit what all partitions have staged, in their order."""
         if not self._is_replayed:
             table = Table(self._write.store, self._write.path)
-            self._write.commit_once(table, [staged.files for staged in _staged(messages)])
+            warn_of_exports(self._write.commit_once(table, [staged.files for staged in _staged(messages)]))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks that ended have staged, if others failed.

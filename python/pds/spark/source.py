@@ -115,8 +115,7 @@ class FeedReader(DataSourceReader):
         start = find_start(options, self._until)
         if start is None:
             raise InvalidInput("a change feed needs the option startingVersion or startingTimestamp")
-        # The first version has no rows.
-        self._since = max(1, start - 1)
+        self._since = start - 1
         self._names = schema.names[: -len(CHANGE_COLUMNS)]
         self._schema = worker_schema(schema)
 

@@ -16,6 +16,7 @@ has lost batches that the checkpoint calls done.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, TypedDict
 
@@ -34,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pds.errors import InvalidInput, RemoteStoreError
+from pds.errors import InvalidInput, RemoteStoreError, VersionExpired
 from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
     FEED,
@@ -50,7 +51,7 @@ from pds.spark.options import (
     parse_positive,
 )
 from pds.spark.schema import align_to_schema, dataset_schema, worker_schema
-from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
 from pds.table.tasks import with_columns
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from pds import Table
     from pds.table.tasks import ScanTask
 
-__all__ = ["TableStreamReader", "TableStreamWriter"]
+__all__ = ["TableStreamReader", "TableStreamWriter", "warn_of_other_rows"]
 
 # Those that Spark adds.
 _SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "useTempCheckpointLocation", "recoverFromCheckpointLocation")
@@ -84,7 +85,9 @@ class Offset(TypedDict):
     since: NotRequired[list[Any]]
 
 
+# Of a stream that begins with all rows, and of one that begins with the changes of version 1.
 _BEFORE_ALL: Final[Offset] = {"version": 0, "commit": ""}
+_BEFORE_FIRST: Final[Offset] = {"version": 0, "commit": "none"}
 
 
 class _Range(NamedTuple):
@@ -140,8 +143,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _BEFORE_ALL
         table = self._place.open()
         start = find_start(self._start, table)
-        # The first version has no rows.
-        return _offset(table.as_of(max(1, (start or 1) - 1)))
+        first = table.as_of(max(1, (start or 1) - 1))
+        return _BEFORE_FIRST if start == 1 else _offset(first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 as Spark names it
         """Return the limit of a batch."""
@@ -161,7 +164,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _check_offset(table, start)
         if last <= first:
             return start
-        if first > 0 and isinstance(limit, ReadMaxFiles):
+        if not _is_before_all(start) and isinstance(limit, ReadMaxFiles):
             last = _limit_files(table, first, last, limit.max_files)
         return {**_offset(table.as_of(last)), "since": [first, start["commit"]]}
 
@@ -177,7 +180,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         _check_offset(table, start)
         _check_offset(table, end)
-        if first == 1:
+        if _is_before_all(start):
             snapshot = with_columns(table.as_of(last), self._columns)
             # Raises, before the first batch, what would end the second one.
             snapshot.scan_changes(last, columns=self._names)
@@ -273,6 +276,10 @@ def _offset(table: Table) -> Offset:
     return {"version": table.version, "commit": table.history(1)[0]["commit_id"]}
 
 
+def _is_before_all(offset: Offset) -> bool:
+    return offset["version"] == 0 and offset["commit"] == _BEFORE_ALL["commit"]
+
+
 def _check_offset(table: Table, offset: Offset) -> None:
     if offset["version"] > 0:
         check_commit(table, offset["version"], offset["commit"])
@@ -299,6 +306,7 @@ class _StagedBatch(WriterCommitMessage):
 
     task: int
     files: bytes
+    rows: int
     write: StagedWrite
     query: str
 
@@ -333,9 +341,16 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         if self._write is None or query is None:
             msg = "this Spark does not run streams as version 4.3 does, so that a batch could be written twice"
             raise RuntimeError(msg)
-        reader = pa.RecordBatchReader.from_batches(self._schema, align_to_schema(iterator, self._schema))
-        files = self._write.stage(reader, context.cpus())
-        return _StagedBatch(context.partitionId(), files, self._write, query)
+        rows = 0
+
+        def count() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in align_to_schema(iterator, self._schema):
+                rows += batch.num_rows
+                yield batch
+
+        files = self._write.stage(pa.RecordBatchReader.from_batches(self._schema, count()), context.cpus())
+        return _StagedBatch(context.partitionId(), files, rows, self._write, query)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 as Spark names it
         """Commit what all partitions have staged, unless the batch was committed before."""
@@ -346,13 +361,30 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         if any(batch.write.task != write.task for batch in staged):
             msg = "the tasks of a batch began at different versions"
             raise RuntimeError(msg)
-        write.commit(self._place.open(), [batch.files for batch in staged])
+        table = self._place.open()
+        result = write.commit(table, [batch.files for batch in staged])
+        warn_of_exports(result)
+        if result.replayed:
+            warn_of_other_rows(table, result.version, sum(batch.rows for batch in staged), batchId)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 as Spark names it
         """Remove what the tasks that ended have staged, if others failed; see `TableWriter.abort`."""
         for batch in _sorted(messages) if None in messages else ():
             with contextlib.suppress(RemoteStoreError):
                 batch.write.discard([batch.files])
+
+
+def warn_of_other_rows(table: Table, version: int, rows: int, batch: int) -> None:
+    """Warn if a batch that was committed before had another number of rows: after a restore of an older checkpoint."""
+    with contextlib.suppress(VersionExpired):
+        committed = table.as_of(version).history(1)[0]["operation"].get("rows")
+        if committed is not None and committed != rows:
+            warnings.warn(
+                f"batch {batch} of the query was committed before as version {version}, with {committed} rows, and has "
+                f"{rows} rows now, which are not written; if the checkpoint is older than the table, rows are lost: "
+                "restore the table to the time of the checkpoint, or begin with a new checkpoint",
+                stacklevel=2,
+            )
 
 
 def _sorted(messages: list[Any]) -> list[_StagedBatch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite, ParquetDatasetStore, StagedPart
     from pds._pds import PartIndex
+    from pds.table.results import CommitResult
 
 __all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts"]
 
@@ -54,6 +56,15 @@ def task_context() -> TaskContext:
         msg = "this function must be called in a Spark task"
         raise RuntimeError(msg)
     return context
+
+
+def warn_of_exports(result: CommitResult) -> None:
+    """Warn of the exports of a commit that failed, where Spark takes no result."""
+    for name, outcome in result.exports.items():
+        if isinstance(outcome, RemoteStoreError):
+            warnings.warn(
+                f"version {result.version} is committed, and could not be exported to {name}: {outcome}", stacklevel=2
+            )
 
 
 def choose_attempts(messages: Iterable[tuple[int, int, _T]]) -> tuple[list[_T], list[_T]]:

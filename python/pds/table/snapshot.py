@@ -153,7 +153,8 @@ class Snapshot(Summarized):
                 without calling pyarrow. The rules of SQL filters:
 
                 - Names that are not plain words are quoted: `"\"unit price\" > 3"`.
-                - Numbers and times are compared exactly, whatever their types.
+                - Numbers are compared exactly, whatever their types, and so are times; a number and a time are not.
+                  An integer beyond 2**53 beside a float is the nearest float.
                 - Floats: -0.0 equals 0.0. NaN equals NaN and is the largest value; in pyarrow, NaN is neither
                   equal to, less than nor greater than any value.
                 - Casts truncate: `CAST(5.75 AS BIGINT)` is 5.
@@ -240,7 +241,7 @@ class Snapshot(Summarized):
         first.
 
         Args:
-            since: A version. Its own changes are not included; those of version 1 are the rows of `as_of(1).scan()`.
+            since: A version, whose own changes are not included. 0 includes those of version 1.
             until: A version. Defaults to this snapshot.
             columns: The columns of `until` to read, in this order. Defaults to all. A row is a change if any of its
                 columns changed.
@@ -251,12 +252,9 @@ class Snapshot(Summarized):
                 a column narrower than it was in a version of this range.
             InvalidType: A version is not an integer, or the name of a column is not a string.
         """
-        if since == 0 and not isinstance(since, bool):
-            raise InvalidInput(
-                "there is nothing before version 1: read as_of(1).scan(), and go on with scan_changes(1)"
-            )
+        first = 0 if type(since) is int and since == 0 else check_version(since)
         handle = self._handle if until is None else self._handle.at(check_version(until))
-        changes = TableChanges(handle, check_version(since), check_column_names(columns))
+        changes = TableChanges(handle, first, check_column_names(columns))
         _ = changes.schema  # raises the errors of this call
         return changes
 

@@ -154,6 +154,28 @@ def test_where_a_stream_begins(feeds: Feeds, table: pds.Table, tmp_path: Path) -
     assert found == expected(table, 1, table.version, ["name"])
 
 
+def test_the_rows_of_the_first_version(feeds: Feeds, target: Target, tmp_path: Path) -> None:
+    """A table that was created together with its rows, as `pds.write_table` and imports do."""
+    place = {"storage_options": target.options} if target.options else {}
+    table = pds.write_table(f"{target.store.url}/source", rows(1, 2, 3), key="id", **place)
+    table.delete("id = 2")
+    table.append(rows(4))
+    everything = expected(table, 0, table.version)
+    assert sum(everything.values()) == 5
+    before = table.history()[-1]["created_at"] - dt.timedelta(days=1)
+    assert listed(feeds.read(startingVersion=1).toArrow()) == everything
+    assert listed(feeds.read(startingTimestamp=before.isoformat()).toArrow()) == everything
+    first = feeds.read(startingVersion=1, endingVersion=1, columns="id").toArrow()
+    assert listed(first) == expected(table, 0, 1, ["id"])
+    for number, options in enumerate(({}, {"maxFilesPerTrigger": 1})):
+        found = feeds.stream(tmp_path / str(number), startingVersion=1, **options)
+        assert found == everything, options
+        table.append(rows(5 + number))
+        found += feeds.stream(tmp_path / str(number), startingVersion=1, **options)
+        everything = expected(table, 0, table.version)
+        assert found == everything, options
+
+
 def test_a_compaction_while_a_column_was_dropped(feeds: Feeds, table: pds.Table, tmp_path: Path) -> None:
     """It takes the values of the column: in the middle of a batch, at its end and in a batch of its own."""
     begin = table.version

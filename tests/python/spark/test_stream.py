@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import pds
-from pds.spark.stream import TableStreamReader
+from pds.spark.stream import TableStreamReader, warn_of_other_rows
 from pyspark_pds import DefaultSource
 
 if TYPE_CHECKING:
@@ -151,6 +151,35 @@ def test_where_a_stream_begins(streams: Streams, source: pds.Table, target: Targ
     streams.checkpoint = tmp_path / "from 99"
     with pytest.raises(PySparkException, match="startingVersion"):
         streams.run(streams.read(startingVersion="99"))
+
+
+def test_a_stream_from_the_first_version(streams: Streams, target: Target) -> None:
+    place = {"storage_options": target.options} if target.options else {}
+    source = pds.write_table(f"{target.store.url}/source", rows(1, 2), **place)
+    source.append(rows(3))
+    streams.run(streams.read(startingVersion=1, maxFilesPerTrigger=1))
+    assert ids(target) == [1, 2, 3]
+    source.append(rows(4))
+    streams.run(streams.read(startingVersion=1))
+    assert ids(target) == [1, 2, 3, 4]
+    source.delete("id = 1")
+    streams.checkpoint = streams.checkpoint.with_name("another")
+    with pytest.raises(PySparkException, match="deleted rows"):
+        streams.run(streams.read(startingVersion=1))
+
+
+@pytest.mark.parametrize(("mode", "committed"), [("append", 3), ("complete", 1)])
+def test_a_batch_that_was_committed_with_other_rows(
+    streams: Streams, source: pds.Table, sink: pds.Table, mode: str, committed: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As after a checkpoint was set back. Spark's process for commits warns on its standard error."""
+    df = streams.read()
+    streams.run(df if mode == "append" else df.groupBy().count().withColumnRenamed("count", "id"), mode=mode)
+    sink.refresh()
+    warn_of_other_rows(sink, sink.version, committed, 0)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=rf"batch 0 .* committed before .* with {committed} rows, and has 5 rows now"):
+        warn_of_other_rows(sink, sink.version, 5, 0)
 
 
 def test_what_a_stream_cannot_take_back(streams: Streams, source: pds.Table, target: Target) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 import pds
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
 
@@ -58,10 +62,28 @@ def test_columns_of_changes(memory_store: pds.Store) -> None:
             table.scan_changes(1, columns=columns)  # type: ignore[arg-type]
 
 
-def test_before_version_1_there_is_nothing(memory_store: pds.Store) -> None:
-    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
-    with pytest.raises(pds.InvalidInput, match=r"read as_of\(1\)\.scan\(\), and go on with scan_changes\(1\)"):
+def test_changes_from_the_first_version_on(tmp_path: Path) -> None:
+    rows = pa.table({"id": range(100), "a": range(100), "b": ["x"] * 100}, schema=SCHEMA)
+    table = pds.write_table(tmp_path / "t", rows, key="id")
+    first = table.scan_changes(0).to_pyarrow()
+    assert first.drop_columns(["_change_type", "_commit_version", "_commit_timestamp"]).sort_by("id") == rows
+    assert set(first["_change_type"].to_pylist()) == {"insert"}
+    assert set(first["_commit_version"].to_pylist()) == {1}
+    assert set(first["_commit_timestamp"].to_pylist()) == {table.history(1)[0]["created_at"]}
+    table.delete("id < 50")
+    table.upsert(rows.slice(40, 20))
+    table.optimize.compact()
+    changes = table.scan_changes(0).to_pyarrow()
+    assert changes.num_rows == 100 + table.scan_changes(1).count()
+    assert _applied(changes, Counter()) == _rows(table)
+    assert table.scan_changes(0, 1, columns=["a"]).to_pyarrow()["a"].to_pylist() == first["a"].to_pylist()
+    assert pds.Table.create(table.store, "empty", SCHEMA).scan_changes(0).count() == 0
+    table.vacuum(dt.timedelta(0))
+    with pytest.raises(pds.VersionExpired):
         table.scan_changes(0)
+    for since in (False, 0.0, -1):
+        with pytest.raises(pds.Error):
+            table.scan_changes(since)  # type: ignore[arg-type]
 
 
 def test_a_column_that_was_dropped_when_files_were_compacted(memory_store: pds.Store) -> None:

@@ -340,8 +340,6 @@ def test_changes_that_cannot_be_told(table: pds.Table) -> None:
         table.scan_changes(3, 2)
     with pytest.raises(pds.InvalidInput, match="no version 9"):
         table.scan_changes(1, 9)
-    with pytest.raises(pds.InvalidInput, match="nothing before version 1"):
-        table.scan_changes(0)
     table.delete("id = 1")
     table.vacuum(dt.timedelta(0))
     with pytest.raises(pds.VersionExpired, match="oldest"):
