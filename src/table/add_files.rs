@@ -270,7 +270,7 @@ async fn read_file_entry(
     let with_path = |e: Error| e.with_path(path);
     let fields = match_columns(&part.file.schema, columns).map_err(with_path)?;
     let part = with_timestamps_of(part, &fields, columns);
-    check_types(&part.file.schema, columns, &fields).map_err(with_path)?;
+    check_types(&part, columns, &fields).map_err(with_path)?;
     file_entry(&part, columns, &fields, values).map_err(with_path)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use arrow_schema::{DataType, Schema, TimeUnit};
+use arrow_schema::{DataType, TimeUnit};
 
 use super::format::DataFile;
 use super::partitions::{self, PartitionValues};
@@ -41,15 +41,27 @@ pub(super) fn with_timestamps_of(
 
 /// Refuses fields of a file with values that their columns' types may not have.
 pub(super) fn check_types(
-    file: &Schema,
+    part: &OpenPart,
     columns: &TableColumns,
     fields: &HashMap<u32, usize>,
 ) -> Result<()> {
+    let file = &part.file;
     for (column, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         let Some(index) = fields.get(id) else {
             continue;
         };
-        let (file_type, column_type) = (file.field(*index).data_type(), column.data_type());
+        let (file_type, column_type) = (file.schema.field(*index).data_type(), column.data_type());
+        // Milliseconds would cut them, and nanoseconds wrap around.
+        if file.is_int96(*index)
+            && !matches!(column_type, DataType::Timestamp(TimeUnit::Microsecond, _))
+        {
+            let message = format!(
+                "column {:?} is {column_type} in the table, and the file has timestamps of 96 bits, which only \
+                 microseconds hold; rewrite the file, or make the column one of microseconds",
+                column.name(),
+            );
+            return Err(Error::invalid(message));
+        }
         if !can_widen(file_type, column_type) {
             let message = format!(
                 "column {:?} is {column_type} in the table and {file_type} in the file; rewrite the file with the \

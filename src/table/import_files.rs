@@ -217,7 +217,7 @@ async fn read_file(
     let part = Box::pin(open(table.store(), &table.path(&file.path), TAIL_BYTES)).await?;
     let fields = find_columns(&part, columns, import_columns)?;
     let part = with_timestamps_of(part, &fields, columns);
-    check_types(&part.file.schema, columns, &fields)?;
+    check_types(&part, columns, &fields)?;
     let values: &PartitionValues = &file.constants;
     let entry = file_entry(&part, columns, &fields, values)?;
     let deletions = FileDeletions::new(&part.file, &file.deleted_rows)?;
