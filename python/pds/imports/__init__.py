@@ -20,7 +20,8 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
 
     The first version of the table has the rows of the newest version of the Delta table. Later versions of the two
     have nothing to do with each other. The data files and the log of the Delta table stay as they are: no vacuum of
-    pds, and no `Table.drop`, removes them.
+    pds, and no `Table.drop`, removes them. Files that a pds table wrote before, such as those of a copy of its export,
+    are taken for this table's own.
 
     Args:
         url: The folder of the Delta table, as for `open_table`.
@@ -60,7 +61,7 @@ def import_iceberg(source: Url | IcebergTable, *, storage_options: Mapping[str, 
 
     The first version of the table has the rows of the newest snapshot. Later versions of the two have nothing to do
     with each other. The data files and the metadata of the Iceberg table stay as they are: no vacuum of pds, and no
-    `Table.drop`, removes them.
+    `Table.drop`, removes them. Files that a pds table wrote before are taken for this table's own.
 
     Args:
         source: A table of a catalog of pyiceberg, which is loaded again; or the URL or path of a metadata file, which

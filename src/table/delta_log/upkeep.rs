@@ -34,9 +34,11 @@ pub(in crate::table) async fn remove_exported(
         Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(Vec::new()),
         last => last?,
     };
-    if let Some(last) = last
-        && is_of_table(table, newest, last.version, &last.commit_id).await? == Some(true)
-    {
+    if let Some(last) = last {
+        if is_of_table(table, newest, last.version, &last.commit_id).await? != Some(true) {
+            // Nor are the vectors that it names.
+            return Ok(Vec::new());
+        }
         log_files::remove(table).await?;
     }
     // Those of a table that is created meanwhile are not among them.

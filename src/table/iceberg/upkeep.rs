@@ -32,9 +32,11 @@ pub(in crate::table) async fn remove_exported(
         Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(Vec::new()),
         last => last?,
     };
-    if let Some((_, state)) = last
-        && is_of_table(table, newest, state.version, &state.commit_id).await? == Some(true)
-    {
+    if let Some((_, state)) = last {
+        if is_of_table(table, newest, state.version, &state.commit_id).await? != Some(true) {
+            // Nor are the objects that it names.
+            return Ok(Vec::new());
+        }
         folder::remove(table).await?;
     }
     // Those of a table that is created meanwhile are not among them.
