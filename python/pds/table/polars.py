@@ -60,7 +60,8 @@ class ReadSource:
         """
         if max_rows == 0:
             return
-        names = list(self.source.schema.names) if columns is None else list(columns)
+        # A frame without columns has no rows: of a query of no column, polars counts those of any one.
+        names = list(self.source.schema.names) if columns is None else list(columns) or self.source.schema.names[:1]
         used = names if predicate is None else list(dict.fromkeys([*names, *predicate.meta.root_names()]))
         for batch in self._scan(used, predicate, max_rows)._read_batches():  # noqa: SLF001 of the package
             frame = _to_frame(batch)

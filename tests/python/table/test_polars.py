@@ -469,3 +469,23 @@ def test_a_frame_without_its_package_names_it_before_anything_is_read(
     with pytest.raises(ModuleNotFoundError, match=f"to_{package} needs {package}: pip install {package}"):
         getattr(scan, f"to_{package}")()
     assert not any(memory_store.metrics().values())
+
+
+def test_queries_of_no_column(memory_store: pds.Store) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("x", pa.string())]))
+    for first in (0, 3):
+        table.append(pa.table({"id": range(first, first + 3), "x": ["a"] * 3}))
+    lazy = table.scan_polars()
+    frame = lazy.collect()
+    for query in (
+        lambda f: f.with_row_index().select("index"),
+        lambda f: f.with_row_index().filter(pl.col("index") > 3).select("index"),
+        lambda f: f.with_row_index("n").select(pl.col("n").max()),
+        lambda f: f.select(pl.len()),
+        lambda f: f.select(pl.int_range(pl.len())),
+        lambda f: f.filter(pl.col("id") > 1).select(pl.int_range(pl.len())),
+        lambda f: f.join(pl.LazyFrame({"z": [1, 2]}), how="cross").select("z"),
+        lambda f: f.head(4).with_row_index().select("index"),
+        lambda f: f.with_row_index().select("index").head(4),
+    ):
+        assert query(lazy).collect().equals(query(frame.lazy()).collect())
