@@ -137,9 +137,15 @@ def frame_schema(schema: pa.Schema) -> spark.StructType:
             return spark.StructField(field.name, derived_type, field.nullable)
         # A function cannot return char(n) or varchar(n); Spark uses strings for them.
         data_type = derived_type if _has_lengths(original.dataType) else original.dataType
-        return spark.StructField(field.name, data_type, field.nullable, original.metadata)
+        return spark.StructField(field.name, data_type, field.nullable, _without_orders(original.metadata))
 
     return spark.StructType(_convert_fields(schema, restore_field))
+
+
+def _without_orders(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """Leave out what Spark would act on: it pads texts that are compared with char(n), and waits for a watermark."""
+    orders = ("__", "spark.")
+    return {name: value for name, value in (metadata or {}).items() if not name.startswith(orders)}
 
 
 def worker_schema(schema: spark.StructType) -> pa.Schema:

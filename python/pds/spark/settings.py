@@ -102,14 +102,21 @@ class _SessionState:
 
 
 _lock = threading.Lock()
+# A server of Spark Connect may not answer, and sessions do not wait for each other.
+_locks: WeakKeyDictionary[SparkSession, threading.Lock] = WeakKeyDictionary()
 _sessions: WeakKeyDictionary[SparkSession, _SessionState] = WeakKeyDictionary()
 # The values of settings that `enable` has set.
 _enabled: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
+def _lock_of(session: SparkSession) -> threading.Lock:
+    with _lock:
+        return _locks.setdefault(session, threading.Lock())
+
+
 def find_user_settings(session: SparkSession) -> dict[str, str]:
     """Return the settings that a session has, without those that `enable` or a running action has set."""
-    with _lock:
+    with _lock_of(session):
         settings = session.conf.getAll
         state = _sessions.get(session)
         if state is None:
@@ -120,7 +127,7 @@ def find_user_settings(session: SparkSession) -> dict[str, str]:
 
 def set_default_limit(session: SparkSession, name: str, value: str) -> str | None:
     """Set a limit of batches that a user has not set, and return its value before."""
-    with _lock:
+    with _lock_of(session):
         _enabled.setdefault(session, {})[name] = value
         state = _sessions.get(session)
         if state is not None:
@@ -144,7 +151,7 @@ def batch_limit_settings(session: SparkSession, limits: BatchLimits) -> Iterator
     Actions of several threads on one session share its settings: the smallest of their limits are set until the last
     action ends.
     """
-    with _lock:
+    with _lock_of(session):
         state = _sessions.get(session)
         if state is None:
             settings = session.conf.getAll
@@ -152,11 +159,12 @@ def batch_limit_settings(session: SparkSession, limits: BatchLimits) -> Iterator
             state = _SessionState(original, _leave_out_enabled(session, settings), [])
             _sessions[session] = state
         state.active.append(limits)
-        _apply(session, state)
     try:
+        with _lock_of(session):
+            _apply(session, state)
         yield
     finally:
-        with _lock:
+        with _lock_of(session):
             state.active.remove(limits)
             if state.active:
                 _apply(session, state)
@@ -178,8 +186,10 @@ def _apply(session: SparkSession, state: _SessionState) -> None:
 
 
 def _restore(session: SparkSession, state: _SessionState) -> None:
-    for name, value in state.original.items():
-        if value is None:
-            session.conf.unset(name)
-        else:
-            session.conf.set(name, value)
+    """Restore every setting, whichever of them fails."""
+    with contextlib.ExitStack() as settings:
+        for name, value in state.original.items():
+            if value is None:
+                settings.callback(session.conf.unset, name)
+            else:
+                settings.callback(session.conf.set, name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
@@ -126,3 +126,46 @@ def test_actions_of_two_threads_share_the_least(spark: SparkSession) -> None:
         done.set()
         thread.result()
     assert _settings(spark) == (None, None)
+
+
+class _Session:
+    """A session whose server fails at a setting."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.values: dict[str, object] = {}
+        self.broken: str | None = None
+
+    @property
+    def getAll(self) -> dict[str, object]:  # noqa: N802 as Spark names it
+        return dict(self.values)
+
+    def set(self, name: str, value: object) -> None:
+        if name == self.broken:
+            raise OSError(name)
+        self.values[name] = value
+
+    def unset(self, name: str) -> None:
+        if name == self.broken:
+            raise OSError(name)
+        self.values.pop(name, None)
+
+
+@pytest.mark.parametrize("broken", [RECORDS, BYTES])
+def test_a_setting_that_fails_leaves_nothing_behind(broken: str) -> None:
+    session: Any = _Session()
+    session.broken = broken
+    with pytest.raises(OSError, match=broken), batch_limit_settings(session, DEFAULTS):
+        pytest.fail("the action runs without its limits")
+    session.broken = None
+    with batch_limit_settings(session, BatchLimits(7, UNLIMITED)):
+        assert session.values == {RECORDS: 7, BYTES: UNLIMITED}
+    assert session.values == {}
+
+
+@pytest.mark.parametrize("broken", [RECORDS, BYTES])
+def test_one_setting_is_put_back_if_the_other_fails(broken: str) -> None:
+    session: Any = _Session()
+    with pytest.raises(OSError, match=broken), batch_limit_settings(session, DEFAULTS):
+        session.broken = broken
+    assert list(session.values) == [broken]
