@@ -275,6 +275,8 @@ class Table(Maintenance):
     def restore(self, when: int | datetime | str) -> CommitResult:
         """Commit a new version that has the rows and columns of an older snapshot. No data is copied.
 
+        Commits that it takes back keep their idempotency keys: their rows are loaded again with other keys.
+
         Args:
             when: As for `as_of`.
 
