@@ -25,6 +25,8 @@ export PATH := $(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tools
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Each of many processes would compile the modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 export SPARK_LOCAL_IP := 127.0.0.1
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
@@ -40,10 +42,14 @@ PIP := $(BIN)/python -m pip install --quiet --no-input
 # One package of the lock file, with its hashes.
 LOCKED = <(sed -n '/^$(1)==/,/[^\\]$$/p' requirements.lock)
 PYTEST := $(BIN)/python -m pytest
-# Processes that run tests. Those of the fast ones wait for two fifths of their time, those of the slow ones for most of it.
+# Processes that run tests. Those of the fast ones wait for half of their time, those of the slow ones for most of it.
 WORKERS ?= 2
-FAST_WORKERS := $$((3 * $(WORKERS) / 2))
+FAST_WORKERS := $$((2 * $(WORKERS)))
 PARALLEL := --dist worksteal -n
+MAKE_PART := $(MAKE) --no-print-directory
+# Those with tests for these steps: nobody has to collect all others.
+SLOW_TESTS := $(sort $(wildcard tests/python/publish/test_*.py) $(shell grep -rl 'slow' tests/python --include='test_*.py'))
+SPARK_TESTS := tests/python/spark
 FAST := not s3 and not azure and not spark and not slow
 SOURCES := src python/src python/pds python/pyspark_pds fuzz/src
 FUZZ_SECONDS ?= 120
@@ -172,9 +178,16 @@ install-wheel:
 
 .PHONY: test lint fmt fmt-check typos fixme lengths ruff imports doubled deny advisories third-party third-party-check \
 	clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark test-slow examples test-hostile
-test: setup lint clippy rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
+test: packages-and-crates rustdoc check-macos test-rust mypy stubtest docs test-fast test-s3 test-azure test-spark \
 	test-slow examples test-hostile ## the whole gate
 	@echo "make test: every step passed"
+
+# The compiler works while the packages arrive, which are a group of processes that ends with the step.
+.PHONY: packages-and-crates
+packages-and-crates:
+	@set -m; $(MAKE_PART) setup lint & packages=$$!; set +m; \
+	trap 'kill -- -$$packages 2>/dev/null || true' EXIT; \
+	$(MAKE_PART) clippy; wait $$packages
 
 lint: fmt-check typos fixme lengths ruff imports doubled deny third-party-check ## the steps that compile nothing
 
@@ -232,11 +245,13 @@ third-party-check:
 	$(PYTHON) -m third_party --check
 
 # `cargo clippy` and `cargo doc` would check every dependency once more, beside the build that the tests need: the linter
-# compiles the workspace in place of rustc, for the tests too, and rustdoc is pointed to that build.
-CARGO_BUILD := --locked --release --config tools/gate.toml --workspace --all-features
+# compiles the workspace in place of rustc, for the tests too, and rustdoc is pointed to that build. The fuzzer and the
+# benchmarks are left to `make soak`.
+CARGO_WORKSPACE := --locked --release --config tools/gate.toml --workspace --all-features
+CARGO_BUILD := $(CARGO_WORKSPACE) --exclude pds-fuzz
 LINTED := CLIPPY_ARGS='-D__CLIPPY_HACKERY__warnings' RUSTC_WORKSPACE_WRAPPER=clippy-driver
-clippy: $(VENV)/.installed $(PYO3_CONFIG_FILE)
-	$(LINTED) cargo build $(CARGO_BUILD) --all-targets
+clippy: $(PYO3_CONFIG_FILE)
+	$(LINTED) cargo build $(CARGO_BUILD) --lib --tests
 
 rustdoc: $(PYO3_CONFIG_FILE)
 	$(LINTED) $(PYTHON) tools/rustdoc $(CARGO_BUILD)
@@ -276,11 +291,11 @@ test-azure: build azure ## Python tests against the Azure emulator
 
 # Sessions wait more than they work, and each file of tests has its own settings.
 test-spark: build servers ## Python tests in Spark
-	$(PYTEST) --dist loadfile -n $(WORKERS) -m "spark and not slow" $(ARGS)
+	$(PYTEST) --dist loadfile -n $(WORKERS) -m "spark and not slow" $(ARGS) $(SPARK_TESTS)
 
 test-slow: build servers ## the long ones: kill loops, large data
-	$(PYTEST) $(PARALLEL) $$((3 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS)
-	$(PYTEST) -m "slow and not soak and spark" $(ARGS)
+	$(PYTEST) $(PARALLEL) $$((3 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS) $(SLOW_TESTS)
+	$(PYTEST) -m "slow and not soak and spark" $(ARGS) $(SLOW_TESTS)
 
 examples: build servers ## every example, on little data
 	for example in examples/*.py; do echo "== $$example"; PDS_SCALE=0.01 $(BIN)/python "$$example" </dev/null; done
@@ -317,9 +332,7 @@ test-oldest test-newest: test-%: build
 # --- for people --------------------------------------------------------------
 
 .PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
-# The compiler works while the packages arrive, which are a group of processes that ends with the step. What the tests
-# alone need is left to `make setup`.
-MAKE_PART := $(MAKE) --no-print-directory
+# What the tests alone need is left to `make setup`.
 demo: ## the main job: Spark writes, everyone reads
 	@echo "make demo: 5 steps; the times are those of two cores with nothing in the cache"
 	@tools/step "1 of 5, Python environment with maturin: 30 s; next: the compiler, 20 minutes" \
@@ -393,20 +406,22 @@ bench-producers: setup install-release ## updates of pipelines against rebuilds 
 bench-durability: setup install-release ## what it costs that local files are on the disk before a write is reported
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
-soak: setup build ## random and fault tests, long
+soak: setup azure build ## random and fault tests, long
 	$(MAKE) test-versions ARGS=
 	$(MAKE) wheel-from-sdist check-dist smoke
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
-	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
+	$(LINTED) cargo build $(CARGO_WORKSPACE) --all-targets
+	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_WORKSPACE) --lib --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
 		--timeout 3600 $(ARGS)
+	$(PYTEST) $(PARALLEL) $(WORKERS) -m "soak and azure and not spark" --timeout 3600 $(ARGS)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak and spark" --timeout 3600 $(ARGS)
 	$(MAKE) test-readers
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.
 FUZZED := $(CARGO_TARGET_DIR)/release/pds-fuzz
 fuzz: $(PYO3_CONFIG_FILE) ## libFuzzer on every kind of bytes that others may have written, FUZZ_SECONDS of each
-	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tools/rustc-coverage cargo build $(CARGO_BUILD) --bins
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/tools/rustc-coverage cargo build $(CARGO_WORKSPACE) --bins
 	PDS_FUZZ_SEEDS=$(PDS_CACHE)/fuzz/corpus $(FUZZED)
 	for kind in $(FUZZ_KINDS); do PDS_FUZZ=$$kind $(FUZZED) $(PDS_CACHE)/fuzz/corpus/$$kind \
 		-artifact_prefix=$(PDS_CACHE)/fuzz/$$kind- -max_total_time=$(FUZZ_SECONDS) -timeout=20 \

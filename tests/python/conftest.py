@@ -7,6 +7,8 @@ import importlib.metadata
 import os
 import signal
 import uuid
+import zlib
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +68,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("spark")
         if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+    leave_to_soak(items)
+
+
+def leave_to_soak(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `sampled(n)`, leave all but one in n to `make soak`.
+
+    Which ones follows from their names alone, and one of each function stays. Above the stores, Azure is where S3 is: a
+    third of the tests run there.
+    """
+    for item in items:
+        if item.get_closest_marker("azure") and "store" not in item.path.parts and _hash(item) % 3:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.soak)
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for of_one in cases.values():
+        marker = of_one[0].get_closest_marker("sampled")
+        kept = -(-len(of_one) // (marker.args[0] if marker else 1))
+        for item in sorted(of_one, key=_hash)[kept:]:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.soak)
+
+
+def _hash(item: pytest.Item) -> int:
+    return zlib.crc32(item.nodeid.encode())
 
 
 # A shell that starts this in the background has it ignore Ctrl-C, and its children too.

@@ -7,6 +7,7 @@ many go on at once.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ UNDER_ONE_FAULT = {"stall_timeout": "2", "retry_timeout": "40", "max_retries": "
 UNDER_A_FAULT_THAT_LASTS = {"stall_timeout": "1.2"}
 # Of those that upload much.
 FEW_AT_ONCE = 3
+# Of the faults that a request gets in the gate, one in so many; `make soak` has them all.
+GATE_SHARE = 1 if "PDS_SOAK" in os.environ else 3
 # More requests than an operation has.
 ENDLESS = 10_000
 # A body this large is given the time of a slow line, which is more than a test can wait.
@@ -68,11 +71,11 @@ class Run(NamedTuple):
 
 
 def plan(
-    requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "", one_of: int = 1
+    requests: Sequence[Request], faults: Iterable[str], *, lasts: bool, verbs: str = "", share: int = GATE_SHARE
 ) -> list[Run]:
     """The runs of an operation that sends these requests.
 
-    `verbs` (joined by ``|``) are those that are hit. Each request gets every fault, or one of so many (`one_of`), and
+    `verbs` (joined by ``|``) are those that are hit. Each request gets every fault, or one in so many (`share`), and
     the next request others.
     """
     return [
@@ -81,7 +84,7 @@ def plan(
         for number, request in enumerate(requests)
         if _can_hit(request, fault)
         and (not verbs or request.verb in verbs.split("|"))
-        and (place + number) % one_of == 0
+        and (place + number) % share == 0
     ]
 
 

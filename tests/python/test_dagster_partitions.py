@@ -14,7 +14,7 @@ import pds
 from pds.dagster import dagster_io_manager
 from pds.dagster.names import escape
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::dagster.BetaWarning"), pytest.mark.sampled(2)]
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-08")
 ODD_KEYS = ["eu/west", "50%", "a\\b", "..", ".", "_SUCCESS", "manifest.json", "ü x", ".pds-1"]

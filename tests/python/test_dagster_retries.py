@@ -14,6 +14,8 @@ import pytest
 import pds
 from pds.dagster import PdsTableIOManager
 
+pytestmark = pytest.mark.sampled(2)
+
 MODES = ("append", "upsert", "overwrite")
 
 

@@ -18,7 +18,10 @@ import pds
 from pds.dagster import PdsTableIOManager
 from pds.dagster.partitions import Dimension, Partitions
 
-pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning"),
+    pytest.mark.sampled(2),
+]
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-01-08")
 REGIONS = dg.StaticPartitionsDefinition(["eu", "o'hara", "us"])

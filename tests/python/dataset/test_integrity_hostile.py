@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled(2)
+
 # Reads with 2 GiB of address space beyond what the process has at the start, so that room made for what a
 # footer claims is noticed.
 READ = """

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from scripted_s3.bucket import Request
 
+pytestmark = pytest.mark.sampled(2)
+
 ROWS = pa.table({"at": pa.array([1, 2, 3], pa.timestamp("ms", "UTC")), "id": [1, 2, 3]})
 
 

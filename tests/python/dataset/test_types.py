@@ -19,6 +19,8 @@ import pds
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled(2)
+
 UNITS = ["s", "ms", "us", "ns"]
 ZONES = [None, "UTC", "Europe/Berlin", "+05:30", "America/St_Johns"]
 STRINGS = ["a", None, "", "ü\0x", "long enough not to be inlined anywhere", "a"]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled(3)
+
 DAY = 86_400_000
 UNITS = ["s", "ms", "us", "ns"]
 POINT = pa.struct([("x", pa.timestamp("s")), ("y", pa.bool_())])

@@ -13,6 +13,8 @@ import pytest
 
 import pds
 
+pytestmark = pytest.mark.sampled(2)
+
 COLUMNS = {
     "i": pa.int32(),
     "f": pa.float64(),

@@ -14,6 +14,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 INT, TEXT = pa.int64(), pa.string()
 KINDS: tuple[Any, ...] = ("inner", "left", "right", "full", "semi", "anti")
 LEFT = pa.struct([("k", pa.float64()), ("a", INT), ("x", TEXT)])

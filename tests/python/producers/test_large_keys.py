@@ -15,6 +15,8 @@ from producers.pipelines import compare, declare, to_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+pytestmark = pytest.mark.sampled(2)
+
 INT = pa.int64()
 
 

@@ -15,6 +15,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 INT, TEXT = pa.int64(), pa.string()
 NAN = float("nan")
 VALUE = pa.struct([("k", INT), ("amount", pa.float64()), ("name", TEXT)])

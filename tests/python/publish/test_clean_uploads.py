@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from publish.children import Children
     from publish.harness import World
 
+pytestmark = pytest.mark.sampled(2)
+
 DAY = 24 * 3600
 OLD, YOUNG = DAY + 60, DAY - 60
 

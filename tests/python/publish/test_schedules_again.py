@@ -13,6 +13,8 @@ from publish.harness import INTENT, KEY, LEASE, MARKER, Call, World, version_of,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def half(store_class: frozenset[str]) -> Iterator[World]:

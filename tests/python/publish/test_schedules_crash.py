@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from publish.children import Children
     from publish.harness import World
 
+pytestmark = pytest.mark.sampled(2)
+
 AT_ONCE = 16
 
 

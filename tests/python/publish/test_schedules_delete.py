@@ -9,6 +9,8 @@ import pds
 from publish.harness import CLASSES, KEY, MANIFEST, MARKER, Call, world
 from scripted_s3 import ScriptedS3
 
+pytestmark = pytest.mark.sampled(2)
+
 MANY = 1100
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from publish.harness import World
     from scripted_s3 import Rule
 
+pytestmark = pytest.mark.sampled(2)
+
 # When a request that nobody waits for lands: after its sender has looked what became of it.
 LATE = LATEST * 0.6
 # A heartbeat is not to take the place of what a schedule waits for.

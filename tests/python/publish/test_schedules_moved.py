@@ -16,6 +16,8 @@ from publish.harness import KEY, Call, World, table, version_of, wait_until, wor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 # The last takes the name part-00002.
 TASKS = (0, 1, 3)
 SOURCE, TARGET = "part-00003.parquet", "part-00002.parquet"

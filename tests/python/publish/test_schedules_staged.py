@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from publish.children import Children
     from publish.harness import World
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def staged(store_class: frozenset[str]) -> Iterator[World]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from publish.children import Children
     from publish.harness import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 PATIENT = {"stall_timeout": "60", "retry_timeout": "120"}
 # Parts of the dataset that is there (0: none), of the stopped write, and of the one that comes between.

@@ -14,6 +14,8 @@ from scripted_s3 import CLASS_A, CONDITIONS
 if TYPE_CHECKING:
     from publish.harness import World
 
+pytestmark = pytest.mark.sampled(2)
+
 # Without these nobody can be kept out.
 NEEDED = ("put if-none-match", "put if-match")
 

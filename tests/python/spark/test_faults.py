@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from servers import S3Server
 
+pytestmark = pytest.mark.sampled(2)
+
 # The workers cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

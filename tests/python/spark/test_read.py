@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
+pytestmark = pytest.mark.sampled(2)
+
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 TABLE = pa.table(
     {

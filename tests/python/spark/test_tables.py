@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.python.spark.conftest import Target
 
+pytestmark = pytest.mark.sampled(2)
+
 # SQL expressions, several rows each; every column gets a null besides.
 CASES = {
     "boolean": ["true", "false"],

@@ -18,6 +18,8 @@ from scripted_s3.faults import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 LOST = ("drop after", "500 after", "stall after")
 DENIED = ("401", "403")
 # The answer of the only send, and what is raised.

@@ -17,6 +17,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),

@@ -17,6 +17,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 LARGE = Decimal("12345678901234567890.12")
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
