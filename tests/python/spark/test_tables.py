@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StringType, StructField, StructType
 
 import pds
 import pds.spark
@@ -239,3 +240,20 @@ def test_damage_is_noticed_by_every_way_to_read(spark: SparkSession, local_targe
             read()
         store.write(paths[1], kept, overwrite=True)
     assert pds.spark.read_table(spark, table).count() == 60
+
+
+def test_texts_of_columns_of_char_are_compared_as_they_are(spark: SparkSession, one_target: Target) -> None:
+    """Spark keeps char(n) in the metadata of a column, and pads what is compared with it."""
+    place = f"{one_target.store.url}/chars"
+    storage = {f"storage.{name}": value for name, value in one_target.options.items()}
+    kept = {"comment": "what it is"}
+    orders = {"__CHAR_VARCHAR_TYPE_STRING": "char(5)", "spark.watermarkDelayMs": 10}
+    schema = StructType([StructField("c", StringType(), metadata=kept | orders)])
+    rows = spark.createDataFrame([("ab   ",)], schema)
+    rows.write.format("pds").options(**storage).mode("append").save(place)
+    table = pds.Table(one_target.store, "chars")
+    table.append(pa.table({"c": ["ab"]}))
+    for read in (pds.spark.read_table(spark, table), spark.read.format("pds").options(**storage).load(place)):
+        assert read.schema["c"].metadata == kept
+        assert read.where("c = 'ab'").count() == 1
+        assert read.where("c = 'ab   '").count() == 1
