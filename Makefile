@@ -294,7 +294,7 @@ test-spark: build servers ## Python tests in Spark
 	$(PYTEST) --dist loadfile -n $(WORKERS) -m "spark and not slow" $(ARGS) $(SPARK_TESTS)
 
 test-slow: build servers ## the long ones: kill loops, large data
-	$(PYTEST) $(PARALLEL) $$((3 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS) $(SLOW_TESTS)
+	$(PYTEST) $(PARALLEL) $$((4 * $(WORKERS))) -m "slow and not soak and not spark" $(ARGS) $(SLOW_TESTS)
 	$(PYTEST) -m "slow and not soak and spark" $(ARGS) $(SLOW_TESTS)
 
 examples: build servers ## every example, on little data
