@@ -42,9 +42,9 @@ pub trait Versioned:
     fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
         let manifest: Self = from_json(bytes, &name, Self::FORMAT, Some(Self::NOUN))?;
-        let found = manifest.header().version;
-        if found != version {
-            let reason = format!("expected version {version}, found {found}");
+        let own_version = manifest.header().version;
+        if own_version != version {
+            let reason = format!("expected version {version}, found {own_version}");
             return Err(corrupted_error(&name, &reason));
         }
         match manifest.find_inconsistency() {

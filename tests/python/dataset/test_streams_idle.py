@@ -97,7 +97,7 @@ print(len(index))
 """
 
 
-@pytest.mark.parametrize("parts", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("parts", [400, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.soak])])
 def test_more_parts_than_descriptors(tmp_path: Path, parts: int) -> None:
     argument = json.dumps([tmp_path.as_uri(), parts])
     command = [sys.executable, "-c", FEW_DESCRIPTORS, argument]
