@@ -68,11 +68,12 @@ def test_random_graphs_and_updates(spark: SparkSession, s3_store: pds.Store, dat
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.s3
 @pytest.mark.parametrize(
     ("test", "count"),
-    [("test_vectors", len(CASES)), pytest.param("test_random_graphs_and_updates", 1, marks=pytest.mark.soak)],
+    [("test_vectors", len(CASES)), ("test_random_graphs_and_updates", 1)],
 )
 def test_the_same_by_executors_in_processes_of_their_own(test: str, count: int) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"{__file__}::{test}"]

@@ -55,6 +55,7 @@ def running(root: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_query_that_is_killed_delivers_each_row_once(tmp_path: Path) -> None:
