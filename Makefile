@@ -267,7 +267,7 @@ check-macos: $(PYO3_CONFIG_FILE) ## does it compile for macOS on ARM (DARWIN=x86
 	else echo "check-macos: NOT CHECKED, since the standard library for $(DARWIN) cannot be fetched here"; fi
 
 test-rust: $(PYO3_CONFIG_FILE)
-	$(LINTED) cargo test $(CARGO_BUILD) --lib --tests $(ARGS)
+	$(LINTED) cargo test $(CARGO_BUILD) --tests $(ARGS)
 
 mypy: build
 	$(BIN)/mypy
@@ -411,10 +411,11 @@ soak: setup azure build ## random and fault tests, long
 	$(MAKE) wheel-from-sdist check-dist smoke
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	$(LINTED) cargo build $(CARGO_WORKSPACE) --all-targets
-	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_WORKSPACE) --lib --tests $(ARGS)
+	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_WORKSPACE) --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
 		--timeout 3600 $(ARGS)
 	$(PYTEST) $(PARALLEL) $(WORKERS) -m "soak and azure and not spark" --timeout 3600 $(ARGS)
+	PDS_SOAK=1 $(MAKE) test-hostile
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak and spark" --timeout 3600 $(ARGS)
 	$(MAKE) test-readers
 

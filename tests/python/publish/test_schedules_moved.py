@@ -16,7 +16,7 @@ from publish.harness import KEY, Call, World, table, version_of, wait_until, wor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 # The last takes the name part-00002.
 TASKS = (0, 1, 3)

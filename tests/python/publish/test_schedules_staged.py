@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from publish.children import Children
     from publish.harness import World
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 
 @pytest.fixture
