@@ -74,15 +74,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def leave_to_soak(items: list[pytest.Item]) -> None:
     """Of the cases of a test that is marked `sampled(n)`, leave all but one in n to `make soak`.
 
-    Which ones follows from their names alone, and one of each function stays. Above the stores, servers are what local
-    files are: half of the tests run on S3, a third on Azure. With hostile sizes a third of the tests run again.
+    Which ones follows from their names alone, and one of each function stays. Of other slow tests and of those in Spark
+    half run. Above the stores, servers are what local files are: half of the tests run on S3, a third on Azure. With
+    hostile sizes a third of the tests run again.
     """
     is_again = "PDS_HOSTILE" in os.environ and "PDS_SOAK" not in os.environ
     for item in items:
-        is_above = not {"store", "publish", "spark"}.intersection(item.path.parts)
-        servers = {"s3": 2, "azure": 3} if is_above else {}
-        shares = [share for name, share in servers.items() if item.get_closest_marker(name)]
-        if any(_hash(item) % share for share in [*shares, 3 if is_again else 1]):
+        names = {marker.name for marker in item.iter_markers()}
+        shares = [3] if is_again else []
+        if not {"store", "publish", "spark"}.intersection(item.path.parts):
+            shares += [share for name, share in {"s3": 2, "azure": 3}.items() if name in names]
+        if names & {"slow", "spark"} and "sampled" not in names:
+            shares.append(2)
+        if any(_hash(item) % share for share in shares):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.soak)
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)

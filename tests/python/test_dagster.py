@@ -15,6 +15,8 @@ import pytest
 import pds
 from pds.dagster import DatasetIOManager, dagster_io_manager
 
+pytestmark = pytest.mark.sampled(2)
+
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "ü"], "when": [dt.date(2026, 1, 1)] * 3})
 
 

@@ -20,6 +20,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 D = decimal.Decimal
 INT, TEXT = pa.int64(), pa.string()
 KEYS = [None, "a", "b", "c"]

@@ -19,6 +19,8 @@ from producers.pipelines import plain_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("customer", pa.string()), ("amount", pa.float64())])
 Row = tuple[int, str | None, float | None]
 

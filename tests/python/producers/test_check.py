@@ -16,7 +16,7 @@ from producers.words import count, split_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 INT, TEXT = pa.int64(), pa.string()
 

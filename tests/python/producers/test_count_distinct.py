@@ -13,7 +13,7 @@ import pytest
 
 import pds
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 COLUMNS = {
     "i": pa.int32(),

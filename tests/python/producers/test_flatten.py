@@ -11,6 +11,8 @@ import pytest
 
 import pds
 
+pytestmark = pytest.mark.sampled(2)
+
 INT, TEXT = pa.int64(), pa.string()
 VALUE = pa.struct([("n", INT), ("tags", pa.list_(TEXT)), ("name", TEXT)])
 

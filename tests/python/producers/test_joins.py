@@ -14,7 +14,7 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 INT, TEXT = pa.int64(), pa.string()
 KINDS: tuple[Any, ...] = ("inner", "left", "right", "full", "semi", "anti")

@@ -15,7 +15,7 @@ from producers.pipelines import compare, declare, to_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 INT = pa.int64()
 

@@ -15,6 +15,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 INT = pa.int64()
 VALUE = pa.struct([("amount", pa.float64()), ("name", pa.string()), ("at", pa.timestamp("us"))])
 NAN = float("nan")

@@ -15,6 +15,8 @@ from producers.model import Changes, Model, ModelError, Order, Preserve, Source,
 from producers.pipelines import compare, declare, to_changes
 from producers.test_model import CASES, build_model
 
+pytestmark = pytest.mark.sampled(2)
+
 SIZES = {"tiny": {"page_rows": 1, "file_rows": 2, "memory_limit": 1 << 12}, "large": {}}
 
 

@@ -17,6 +17,8 @@ from producers.words import split_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 INT, TEXT = pa.int64(), pa.string()
 
 

@@ -15,7 +15,7 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 INT, TEXT = pa.int64(), pa.string()
 VALUE = pa.struct([("country", TEXT), ("quantity", pa.int32()), ("price", pa.float64()), ("day", pa.timestamp("us"))])

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from pds.producers.engine import BoundEngine
 
+pytestmark = pytest.mark.sampled(2)
+
 INT, TEXT = pa.int64(), pa.string()
 PAIR = pa.schema([("key", INT), ("value", TEXT)])
 

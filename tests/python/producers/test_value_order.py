@@ -15,7 +15,7 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 INT, TEXT = pa.int64(), pa.string()
 NAN = float("nan")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from publish.harness import World
     from scripted_s3 import Rule
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 # When a request that nobody waits for lands: after its sender has looked what became of it.
 LATE = LATEST * 0.6

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 # The workers cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 TABLE = pa.table(

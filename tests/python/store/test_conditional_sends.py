@@ -18,7 +18,7 @@ from scripted_s3.faults import Rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 LOST = ("drop after", "500 after", "stall after")
 DENIED = ("401", "403")

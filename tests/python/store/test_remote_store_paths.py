@@ -20,6 +20,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 FILES = {"c": b"C", "a/b": b"AB", "a/d/e": b"ADE", ".../a": b"dots", "x y/%41": b"percent"}
 ROWS = pa.table({"n": [1, 2, 3]})
 OLD = pa.table({"n": [0]})

@@ -17,6 +17,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.sampled(2)
+
 LARGE = bytes(range(256)) * (16 << 10)
 
 

@@ -25,6 +25,8 @@ import pds
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

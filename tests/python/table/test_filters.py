@@ -14,6 +14,8 @@ import pytest
 
 import pds
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from servers import S3Server
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> pds.Table:

@@ -19,7 +19,7 @@ from scripted_s3 import ScriptedS3
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 
 class Place:

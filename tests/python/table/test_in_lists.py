@@ -17,7 +17,7 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 SCHEMA = pa.schema(
     [

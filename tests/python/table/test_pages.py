@@ -26,7 +26,7 @@ from scripted_s3 import ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 FULL_ROW_GROUP = 1 << 20
 ROWS = 60_000

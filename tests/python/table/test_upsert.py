@@ -17,6 +17,8 @@ import pds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.sampled(2)
+
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("x", pa.float64()), ("name", pa.string())])
 FIRST = dt.date(2026, 1, 1)
 
