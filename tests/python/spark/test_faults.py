@@ -175,6 +175,7 @@ def _check(
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_executors_are_processes_of_their_own_and_may_be_killed(
     places: dict[str, tuple[str, dict[str, str]]], s3_server: S3Server
