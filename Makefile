@@ -407,7 +407,7 @@ bench-durability: setup install-release ## what it costs that local files are on
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
 soak: setup azure build ## random and fault tests, long
-	$(MAKE) test-versions ARGS=
+	PDS_SOAK=1 $(MAKE) test-versions ARGS=
 	$(MAKE) wheel-from-sdist check-dist smoke
 	$(MAKE) check-macos DARWIN=x86_64-apple-darwin
 	$(LINTED) cargo build $(CARGO_WORKSPACE) --all-targets

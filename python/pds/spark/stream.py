@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pds.errors import InvalidInput, RemoteStoreError, VersionExpired
+from pds.errors import InvalidInput, RemoteStoreError
 from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
     FEED,
@@ -376,7 +376,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
 def warn_of_other_rows(table: Table, version: int, rows: int, batch: int) -> None:
     """Warn if a batch that was committed before had another number of rows: after a restore of an older checkpoint."""
-    with contextlib.suppress(VersionExpired):
+    # The commit stands, whether or not it can be looked up.
+    with contextlib.suppress(RemoteStoreError):
         committed = table.as_of(version).history(1)[0]["operation"].get("rows")
         if committed is not None and committed != rows:
             warnings.warn(
