@@ -50,6 +50,7 @@ from pds.engine_types import (
 from pds.predicate import Predicate
 
 __all__ = [
+    "DATAFUSION_VERSION",
     "BlockHandle",
     "ChainHandle",
     "ImportHandle",
@@ -86,6 +87,7 @@ __all__ = [
     "compact_pipeline",
     "contract_checks",
     "create_table_with_rows",
+    "datafusion_table_provider",
     "dataset_exists",
     "delete_dataset",
     "discard_changes",
@@ -157,6 +159,7 @@ __all__ = [
     "writer_task",
 ]
 
+DATAFUSION_VERSION: int
 __version__: str
 
 @final
@@ -439,6 +442,7 @@ def verify_table(snapshot: TableHandle) -> VerifyFields: ...
 def split_verification(
     snapshot: TableHandle, count: int, min_bytes: int, max_bytes: int
 ) -> SplitVerificationFields: ...
+def datafusion_table_provider(snapshot: TableHandle, session: object) -> object: ...
 def split_scan(
     snapshot: TableHandle,
     predicate: str | Predicate | None,

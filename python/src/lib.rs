@@ -4,6 +4,8 @@ mod alter;
 mod commits;
 mod contract;
 mod credentials;
+mod datafusion;
+mod datafusion_filters;
 mod dataset;
 mod delta_export;
 mod engine;
@@ -54,6 +56,7 @@ fn _pds(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<parts::PartIndex>()?;
     module.add_class::<progress::ProgressHandle>()?;
     logging::register(module)?;
+    datafusion::register(module)?;
     dataset::register(module)?;
     scan::register(module)?;
     scan_tasks::register(module)?;

@@ -35,7 +35,7 @@ static RUNTIME_PID: AtomicU32 = AtomicU32::new(0);
 
 /// The runtime of this process; it is started if there is none.
 #[expect(unsafe_code, reason = "a leaked runtime lives as long as the process")]
-fn runtime_handle() -> Result<&'static Handle> {
+pub(crate) fn runtime_handle() -> Result<&'static Handle> {
     let pid = std::process::id();
     // The process comes first: the pointer that is read after it is its own, or that of one that came later.
     let is_current = RUNTIME_PID.load(Ordering::Acquire) == pid;
@@ -61,8 +61,20 @@ fn runtime_handle() -> Result<&'static Handle> {
     Ok(unsafe { &*leaked }.handle())
 }
 
+/// Starts the future that `work` returns on a thread of its own, on which it stays, so it need not be `Send`.
+pub(crate) fn start<F: Future<Output = ()>>(
+    runtime: &Handle,
+    work: impl FnOnce() -> F + Send + 'static,
+) {
+    let on_thread = runtime.clone();
+    runtime.spawn_blocking(move || {
+        let _may_block = BlockingThread::enter();
+        on_thread.block_on(async move { work().await });
+    });
+}
+
 /// Runs the future that `work` returns to its end, without the GIL. Ctrl-C drops the future and raises
-/// `KeyboardInterrupt`. The future stays on one thread, so it need not be `Send`.
+/// `KeyboardInterrupt`.
 pub(crate) fn run<T, F>(py: Python<'_>, work: impl FnOnce() -> F + Send + 'static) -> PyResult<T>
 where
     T: Send + 'static,
@@ -73,19 +85,16 @@ where
     let (sender, receiver) = mpsc::sync_channel(1);
     // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
-    runtime.spawn_blocking(move || {
-        let _may_block = BlockingThread::enter();
-        runtime.block_on(async move {
-            tokio::select! {
-                // Work that blocked may be ready for its next step when the caller is gone.
-                biased;
-                _ = interrupted => {}
-                done = with_progress(progress, work()) => {
-                    // There is no receiver if the caller was interrupted just now.
-                    let _ = sender.send(done);
-                }
+    start(runtime, move || async move {
+        tokio::select! {
+            // Work that blocked may be ready for its next step when the caller is gone.
+            biased;
+            _ = interrupted => {}
+            done = with_progress(progress, work()) => {
+                // There is no receiver if the caller was interrupted just now.
+                let _ = sender.send(done);
             }
-        });
+        }
     });
     let receiver = Mutex::new(receiver);
     loop {

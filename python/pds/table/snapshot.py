@@ -62,8 +62,8 @@ class Snapshot(Summarized):
     def to_pyarrow_dataset(self) -> ds.Dataset:
         """Return the snapshot as a pyarrow Dataset, for engines that push columns and filters down.
 
-        Such an engine reads what `scan` would read: `duckdb.sql("FROM dataset WHERE …")`,
-        `SessionContext.register_dataset("name", dataset)` of DataFusion. For polars there is `scan_polars`.
+        Such an engine reads what `scan` would read: `duckdb.sql("FROM dataset WHERE …")`. For polars there is
+        `scan_polars`; DataFusion takes tables themselves: `SessionContext.register_table("name", table)`.
         """
         from pds.table.dataset import SnapshotDataset  # noqa: PLC0415 the import of pyarrow.dataset is slow
 
@@ -83,6 +83,23 @@ class Snapshot(Summarized):
         from pds.table.polars import scan_polars  # noqa: PLC0415 an optional dependency
 
         return scan_polars(self._pin())
+
+    def __datafusion_table_provider__(self, session: object) -> object:
+        """Return the snapshot as a table of DataFusion: `SessionContext.register_table("name", table)` calls this.
+
+        Only columns that a query uses are read, in about as many partitions as the session wants. DataFusion applies
+        all filters itself; those that mean the same in pds prune files, row groups and pages as those of `scan` do.
+        The table stays at this snapshot.
+
+        Args:
+            session: The session that registers the table, or its codec.
+
+        Raises:
+            CapabilityNotSupported: pds needs another major version of DataFusion.
+        """
+        from pds.table.datafusion import make_provider  # noqa: PLC0415 an optional dependency
+
+        return make_provider(self, session)
 
     def _pin(self) -> Self:
         """Return this snapshot as an object of its own, which a write of this one does not change."""
