@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use pds::Result;
 use pds::clock::SystemClock;
-use pds::table::Committed;
 use pds::table::format::{DataFile, TableManifest};
+use pds::table::{Committed, ScanOptions};
 use pds::table::{Filter, Table, TableColumns};
 use pds::versions::commit::{Change, commit};
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use crate::commits::CommitFields;
 use crate::input::parse_seconds;
 use crate::predicate::extract_predicate;
+use crate::progress::of_thread;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
@@ -65,6 +66,18 @@ impl TableHandle {
     ) -> (CommitFields, Self) {
         let snapshot = self.with_manifest(Arc::clone(&committed.snapshot.manifest));
         (CommitFields::of_files(committed, files), snapshot)
+    }
+
+    /// Tells the progress of this thread of a read that begins.
+    pub(crate) fn report_read(&self, scan: &ScanOptions) {
+        let Some(progress) = of_thread() else {
+            return;
+        };
+        progress.begin_phase("read");
+        if scan.filter.is_none() {
+            let rows = self.manifest.stored_rows();
+            progress.expect_rows(rows.min(scan.limit.unwrap_or(u64::MAX)));
+        }
     }
 
     /// Commits a change; returns its outcome and the snapshot after it.

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use crate::parts::PartIndex;
 use crate::predicate::extract_predicate;
+use crate::progress::of_thread;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 
@@ -72,6 +73,10 @@ impl Scan {
                 None => Ok(None),
             }
         })?;
+        if let (Some(batch), Some(progress)) = (&batch, of_thread()) {
+            progress.add_rows(batch.num_rows() as u64);
+            progress.add_bytes(batch.get_array_memory_size() as u64);
+        }
         batch
             .map(|batch| PyRecordBatch::new(batch).into_pyarrow(py))
             .transpose()

@@ -33,6 +33,7 @@ use super::slice::{SliceOptions, build_slice_snapshot, remove_slice, write_slice
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
+use crate::sync::progress;
 use crate::table::{ScanOptions, scan};
 
 /// The result of a compaction.
@@ -114,6 +115,7 @@ async fn move_to_merged(
 
 /// Plans the blocks of a compaction of the newest chain.
 async fn plan_compaction(chain: &Chain, target_bytes: u64) -> Result<(ChainHead, Vec<Step>)> {
+    progress::begin_phase("plan");
     let (head, state) = chain.state().await?;
     state.check_readable()?;
     let blocks = chain.blocks_back_from(&head.hash, None, usize::MAX).await?;
@@ -249,6 +251,7 @@ async fn rewrite_blocks(
     options: &WriteOptions,
     merged_slices: &mut HashMap<Vec<Multihash>, Slice>,
 ) -> Result<Vec<Block>> {
+    progress::begin_phase("merge");
     let mut state = ChainState::default();
     let mut new_blocks: Vec<Block> = Vec::new();
     let mut has_merged = false;

@@ -30,6 +30,7 @@ use super::multihash::Multihash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::store::temp_name::{is_hidden, is_stale};
+use crate::sync::progress;
 use crate::table::{Table, list_objects, list_root};
 use crate::versions::vacuum::{before, remove_hidden, store_time};
 
@@ -57,6 +58,7 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         );
         return Err(Error::invalid(message));
     }
+    progress::begin_phase("list");
     // A new chain has no cache: only blocks that are in the store now count.
     let chain = &Chain::new(chain.store().clone(), chain.root())?;
     if chain.head().await?.is_none() {
@@ -80,10 +82,15 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         }
     }
     if !dry_run {
+        progress::begin_phase("remove");
         let paths = removed.files.iter().map(|path| chain.path(path));
         let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
         chain.store().delete_all(&paths).await?;
         remove_hidden(chain.store(), &hidden).await;
+    }
+    if let Some(progress) = progress::current() {
+        progress.add_files(removed.files.len() as u64);
+        progress.add_bytes(removed.bytes);
     }
     Ok(removed)
 }

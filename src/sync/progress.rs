@@ -141,6 +141,13 @@ pub(crate) fn current() -> Option<Arc<Progress>> {
     CURRENT.try_with(Clone::clone).ok().flatten()
 }
 
+/// Adds bytes that the operation that runs has written.
+pub(crate) fn add_bytes(count: u64) {
+    if let Some(progress) = current() {
+        progress.add_bytes(count);
+    }
+}
+
 /// Says what the operation that runs does now.
 pub(crate) fn begin_phase(name: &str) {
     if let Some(progress) = current() {

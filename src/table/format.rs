@@ -267,6 +267,13 @@ impl Versioned for TableManifest {
 }
 
 impl TableManifest {
+    /// The number of rows in all data files: deleted rows count, and so do files that have left their segments.
+    pub fn stored_rows(&self) -> u64 {
+        let segments = self.segments.iter().map(|segment| segment.total_rows);
+        let files = self.data_files.iter().map(|file| file.total_rows);
+        segments.chain(files).fold(0, u64::saturating_add)
+    }
+
     /// The commit that created a version, if the retained commit history reaches back to it.
     pub fn commit_id_of(&self, version: u64) -> Option<&CommitId> {
         self.header().commit_id_of(version)

@@ -317,6 +317,45 @@ def test_chains_report(memory_store: pds.Store) -> None:
     assert verified.last.files_total == 2
 
 
+def test_maintenance_of_chains_reports(memory_store: pds.Store) -> None:
+    chain = odf.Dataset.create(memory_store, "c")
+    for first in range(3):
+        chain.ingest(_rows(first=first * ROWS))
+    merged, removed = Recorder(), Recorder()
+    assert chain.compact(progress=merged) is not None
+    assert merged.counts()[:2] == (1, 3 * ROWS)
+    chain.vacuum(progress=removed)
+    assert removed.counts() == (0, 0, 0)
+
+
+def test_reads_report(memory_store: pds.Store) -> None:
+    table = _make_table(memory_store, files=3)
+    table.delete(f"id < {ROWS // 2}")
+    rows = table.scan().count()
+    for read in ("to_pyarrow", "to_pandas", "to_polars"):
+        seen = Recorder()
+        assert len(getattr(table.scan(), read)(progress=seen)) == rows
+        assert seen.last.operation == "read"
+        assert seen.last.rows == seen.last.rows_total == rows
+        assert seen.last.bytes > rows
+    filtered, limited = Recorder(), Recorder()
+    table.scan(where="id >= 0").to_pyarrow(progress=filtered)
+    assert (filtered.last.rows, filtered.last.rows_total) == (rows, None)
+    table.scan(limit=7).to_pyarrow(progress=limited)
+    assert (limited.last.rows, limited.last.rows_total) == (7, 7)
+    changes = Recorder()
+    assert table.scan_changes(1).to_pyarrow(progress=changes).num_rows == changes.last.rows
+
+
+def test_exports_report(tmp_path: Path) -> None:
+    table = _make_table(pds.Store(tmp_path))
+    for export in (table.export_delta, table.export_iceberg):
+        seen = Recorder()
+        result = export(progress=seen)
+        assert seen.last.operation == export.__name__
+        assert seen.counts() == (0, 0, result.bytes)
+
+
 # -- calls -------------------------------------------------------------------------
 
 
@@ -343,6 +382,9 @@ def test_rows_that_are_read_from_another_table_are_not_counted(memory_store: pds
 
     target.append(pa.RecordBatchReader.from_batches(_rows(1).schema, read()), progress=outer)
     assert (inner.last.rows, outer.last.rows) == (10, 20)
+    copied = Recorder()
+    target.append(source.scan(), progress=copied)
+    assert copied.last.rows == source.scan().count()
 
 
 def test_an_error_of_the_function_does_not_hide_the_commit(

@@ -390,7 +390,7 @@ class Dataset(Summarized):
             raise VerificationFailed(f"the verification found problems: {first}{rest}", problems=problems)
         return VerifyResult(verified["blocks"], verified["slices"], verified["rows"])
 
-    def compact(self, *, target_bytes: int = _TARGET_BYTES) -> CompactResult | None:
+    def compact(self, *, target_bytes: int = _TARGET_BYTES, progress: ProgressArgument = False) -> CompactResult | None:
         """Merge small slices of consecutive rows.
 
         Rows, offsets and times are unchanged. The hashes of the old slices are verified while they are read. The
@@ -400,6 +400,7 @@ class Dataset(Summarized):
 
         Args:
             target_bytes: The approximate maximum size of a slice, in bytes. Defaults to 512 MiB.
+            progress: As for `ingest`; the counts are those of the merged slices.
 
         Returns:
             The result, or None if there was nothing to merge.
@@ -414,10 +415,13 @@ class Dataset(Summarized):
         """
         if type(target_bytes) is not int or target_bytes < 1:
             raise InvalidInput(f"target_bytes must be a positive integer, not {target_bytes!r}")
-        result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
+        with reported("compact", progress):
+            result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
         return None if result is None else CompactResult(**result)
 
-    def vacuum(self, older_than: timedelta = RETENTION, *, dry_run: bool = False) -> VacuumResult:
+    def vacuum(
+        self, older_than: timedelta = RETENTION, *, dry_run: bool = False, progress: ProgressArgument = False
+    ) -> VacuumResult:
         """Remove blocks, slices and checkpoints that are not reachable from a reference.
 
         Such objects belong to writes that failed, or to the chain before a compaction that is older than `older_than`
@@ -428,6 +432,7 @@ class Dataset(Summarized):
             older_than: The minimum age of removed objects, by the clock of the store; at least 2 days. Defaults to 7
                 days.
             dry_run: Whether to list the objects and remove nothing.
+            progress: As for `ingest`; the files are the removed objects, and known at the end.
 
         Raises:
             InvalidInput: `older_than` is less than 2 days.
@@ -439,7 +444,8 @@ class Dataset(Summarized):
         if not isinstance(older_than, timedelta):
             raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")
         require_bool("dry_run", dry_run)
-        return VacuumResult(**self._handle.vacuum(older_than.total_seconds(), dry_run))
+        with reported("vacuum", progress):
+            return VacuumResult(**self._handle.vacuum(older_than.total_seconds(), dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self._location.options, self._location.timeout)

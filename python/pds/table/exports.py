@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pds import _pds
 from pds.arguments import require_text
 from pds.errors import InvalidType
+from pds.progress import reported
 from pds.table.checks import check_names
 from pds.table.export_calls import check_exports, export_delta, export_iceberg, export_to
 from pds.table.writes import Writes
@@ -14,6 +15,7 @@ from pds.table.writes import Writes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pds.progress import ProgressArgument
     from pds.table.results import CommitResult, ExportResult, IcebergExportResult
 
 
@@ -30,7 +32,13 @@ class Exports(Writes):
         """
         return tuple(self._handle.exports)
 
-    def export_delta(self, *, leave_out: Sequence[str] | None = None, rebuild: bool = False) -> ExportResult:
+    def export_delta(
+        self,
+        *,
+        leave_out: Sequence[str] | None = None,
+        rebuild: bool = False,
+        progress: ProgressArgument = False,
+    ) -> ExportResult:
         """Write a Delta log beside the table, so that whatever reads Delta reads the table. No data is copied.
 
         Version 124 of the Delta table is version 124 of this table. The first export writes the newest version; each
@@ -42,6 +50,7 @@ class Exports(Writes):
             leave_out: Columns that the Delta table does not have, such as those whose types Delta lacks. Defaults to
                 those of the last export.
             rebuild: Whether to remove the log and write a new one. Readers find no table in between.
+            progress: As for `append`. Bytes are those that are written.
 
         Returns:
             The newest version in the log, and what was written.
@@ -54,10 +63,17 @@ class Exports(Writes):
 
         The format is that of `PROTOCOL.md` of delta-io/delta. docs/delta.md lists what each reader can do.
         """
-        return export_delta(self._handle, _check_export(leave_out, rebuild), rebuild=rebuild)
+        names = _check_export(leave_out, rebuild)
+        with reported("export_delta", progress):
+            return export_delta(self._handle, names, rebuild=rebuild)
 
     def export_iceberg(
-        self, location: str | None = None, *, leave_out: Sequence[str] | None = None, rebuild: bool = False
+        self,
+        location: str | None = None,
+        *,
+        leave_out: Sequence[str] | None = None,
+        rebuild: bool = False,
+        progress: ProgressArgument = False,
     ) -> IcebergExportResult:
         """Write Iceberg metadata beside the table, so that whatever reads Iceberg reads the table. No data is copied.
 
@@ -73,6 +89,7 @@ class Exports(Writes):
             leave_out: Columns that the Iceberg table does not have, such as those whose types Iceberg lacks. Defaults
                 to those of the last export.
             rebuild: Whether to remove the metadata and write it anew. Readers find no table in between.
+            progress: As for `append`. Bytes are those that are written.
 
         Returns:
             The newest version that is exported, where its metadata is, and what was written.
@@ -88,7 +105,8 @@ class Exports(Writes):
         """
         names = _check_export(leave_out, rebuild)
         url = None if location is None else require_text("location", location)
-        return export_iceberg(self._handle, self._location, url, names, rebuild=rebuild)
+        with reported("export_iceberg", progress):
+            return export_iceberg(self._handle, self._location, url, names, rebuild=rebuild)
 
     def _set_exports(self, formats: str | Sequence[str]) -> CommitResult:
         names = check_exports(formats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from pds import frames
 from pds.display import Summarized, Summary, list_columns, list_names, shorten_names
+from pds.progress import reported
 from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from pds import _pds
     from pds.predicate import Predicate
+    from pds.progress import ProgressArgument
 
     Where = str | pc.Expression
 
@@ -56,17 +59,31 @@ class Rows(ABC):
         """
         return pa.RecordBatchReader.from_batches(self.schema, self._read_batches())
 
-    def to_pyarrow(self) -> pa.Table:
-        """Return the rows as a pyarrow Table. Errors are those of `to_reader`."""
-        return pa.Table.from_batches(list(self._read_batches()), self.schema)
+    def to_pyarrow(self, *, progress: ProgressArgument = False) -> pa.Table:
+        """Return the rows as a pyarrow Table. Errors are those of `to_reader`.
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the rows as a pandas DataFrame. Without pandas: ModuleNotFoundError. Other errors: `to_reader`."""
-        return frames.to_pandas(self.to_pyarrow)
+        Args:
+            progress: True to show a bar, or a function that is called with a `Progress` a few times a second. Its rows
+                and bytes are those that were read; how many there will be is not known with a filter.
+        """
+        with reported("read", progress):
+            return pa.Table.from_batches(list(self._read_batches()), self.schema)
 
-    def to_polars(self) -> pl.DataFrame:
-        """Return the rows as a polars DataFrame. Without polars: ModuleNotFoundError. Other errors: `to_reader`."""
-        return frames.to_polars(self.to_pyarrow)
+    def to_pandas(self, *, progress: ProgressArgument = False) -> pd.DataFrame:
+        """Return the rows as a pandas DataFrame. Without pandas: ModuleNotFoundError. Other errors: `to_reader`.
+
+        Args:
+            progress: As for `to_pyarrow`.
+        """
+        return frames.to_pandas(functools.partial(self.to_pyarrow, progress=progress))
+
+    def to_polars(self, *, progress: ProgressArgument = False) -> pl.DataFrame:
+        """Return the rows as a polars DataFrame. Without polars: ModuleNotFoundError. Other errors: `to_reader`.
+
+        Args:
+            progress: As for `to_pyarrow`.
+        """
+        return frames.to_polars(functools.partial(self.to_pyarrow, progress=progress))
 
     def count(self) -> int:
         """Return the number of rows. Errors are those of `to_reader`."""

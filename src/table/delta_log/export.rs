@@ -6,6 +6,7 @@ use super::exporter::Exporter;
 use super::log_files::{self, Log};
 use super::rebuild::remove_log;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::progress;
 use crate::table::Table;
 use crate::table::export::{Version, identity, is_of_table, left_out_after, resolve};
 use crate::table::format::TableManifest;
@@ -38,6 +39,7 @@ pub struct DeltaExport {
 
 /// Writes the versions that a table's Delta log lacks, up to the newest.
 pub async fn export_delta(table: &Table, options: &DeltaOptions) -> Result<DeltaExport> {
+    progress::begin_phase("export to Delta");
     let newest = table.newest().await?.manifest;
     let mut left_out = match &options.leave_out {
         None => None,

@@ -15,6 +15,7 @@ use super::schema::{DeltaSchema, TYPE_WIDENING};
 use super::vectors::{DeletedRows, deleted_rows};
 use super::version::FileChanges;
 use crate::error::{Error, Result};
+use crate::sync::progress;
 use crate::table::Table;
 use crate::table::export::{DeletionKey, Version, needs_encoding, to_uuid};
 use crate::table::format::TableManifest;
@@ -81,6 +82,11 @@ impl<'t> Exporter<'t> {
         }
     }
 
+    fn count_bytes(&mut self, count: u64) {
+        self.bytes += count;
+        progress::add_bytes(count);
+    }
+
     /// The bytes that were written to the log itself.
     pub(super) fn log_bytes(&self) -> u64 {
         self.bytes - self.vector_bytes
@@ -111,7 +117,7 @@ impl<'t> Exporter<'t> {
         // First, because without a checkpoint readers would take the differences for the whole.
         let number = version.manifest.version;
         let Checkpoint { bytes, state, .. } = &checkpoint;
-        self.bytes += bytes.len() as u64;
+        self.count_bytes(bytes.len() as u64);
         log_files::place_checkpoint(self.table, number, bytes, state, Match::Commit).await?;
         self.write(older, version, is_gap).await?;
         if self.last.as_ref() == Some(&checkpoint.state) {
@@ -163,7 +169,7 @@ impl<'t> Exporter<'t> {
         refuse_escaped(version, &new_files, &new_rows)?;
         actions.extend(self.file_actions(older, version, &changes, &new_rows, &head.schema));
         let bytes = to_lines(&actions);
-        self.bytes += bytes.len() as u64;
+        self.count_bytes(bytes.len() as u64);
         let manifest = &version.manifest;
         let written = log_files::create_commit(self.table, manifest, bytes, state).await?;
         self.versions += 1;
@@ -259,7 +265,7 @@ impl<'t> Exporter<'t> {
     /// Writes the checkpoint of a version whose file is written.
     pub(super) async fn checkpoint(&mut self, version: &Version) -> Result<()> {
         let checkpoint = self.build_checkpoint(version, false).await?;
-        self.bytes += checkpoint.bytes.len() as u64;
+        self.count_bytes(checkpoint.bytes.len() as u64);
         self.place_checkpoint(version, checkpoint).await
     }
 
@@ -416,7 +422,7 @@ impl<'t> Exporter<'t> {
         let computations: Vec<_> = computations.collect();
         let mut computed = stream::iter(computations).buffer_unordered(CONCURRENT_FILES);
         while let Some((key, file_rows, written)) = computed.try_next().await? {
-            self.bytes += written;
+            self.count_bytes(written);
             self.vector_bytes += written;
             rows.insert(key, file_rows);
         }

@@ -10,6 +10,7 @@ use super::metadata::{self, ExportState, MAX_SNAPSHOTS, Metadata, Snapshot};
 use super::schema::IcebergSchema;
 use super::snapshot_writer::{Previous, SnapshotWriter};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::progress;
 use crate::table::Table;
 use crate::table::export::{
     Version, identity, is_of_table, left_out_after, needs_encoding, resolve, to_uuid,
@@ -57,6 +58,7 @@ pub struct IcebergExport {
 
 /// Exports the newest version of a table, unless it is exported already.
 pub async fn export_iceberg(table: &Table, options: &IcebergOptions) -> Result<IcebergExport> {
+    progress::begin_phase("export to Iceberg");
     let mut options = options.clone();
     if options.rebuild {
         Box::pin(remove_metadata(table, &mut options)).await?;
@@ -335,7 +337,9 @@ async fn write(
         None => to_uuid(identity(table, manifest).await?.commit_id.as_str()),
     };
     let metadata = build(version, plan, last.as_ref(), snapshots, table_uuid);
-    let bytes = writer.bytes + metadata.to_bytes().len() as u64;
+    let metadata_bytes = metadata.to_bytes().len() as u64;
+    progress::add_bytes(metadata_bytes);
+    let bytes = writer.bytes + metadata_bytes;
     let present = folder::create(table, manifest, &metadata).await?;
     let Some((present, state)) = present else {
         return Ok((metadata, bytes));

@@ -17,6 +17,7 @@ use super::schema::IcebergSchema;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::DataFile;
 use crate::sync::hash::Sha3;
+use crate::sync::progress;
 use crate::table::export::{DeletionKey, Version, deleted_positions};
 use crate::table::snapshot_reader::SnapshotReader;
 use crate::table::{Table, names};
@@ -280,7 +281,7 @@ impl<'t> SnapshotWriter<'t> {
             }
         }
         drop(computed);
-        self.bytes += bytes;
+        self.count_bytes(bytes);
         if entries.is_empty() {
             return Ok(None);
         }
@@ -341,9 +342,14 @@ impl<'t> SnapshotWriter<'t> {
         })
     }
 
+    fn count_bytes(&mut self, count: u64) {
+        self.bytes += count;
+        progress::add_bytes(count);
+    }
+
     /// Writes an object; returns its absolute path.
     async fn put(&mut self, path: &str, bytes: Bytes) -> Result<String> {
-        self.bytes += bytes.len() as u64;
+        self.count_bytes(bytes.len() as u64);
         self.put_at(path, bytes).await?;
         Ok(self.absolute(path))
     }
