@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
+use pds::parquet::types::batch_without_hidden_keys;
 use pds::{Error, Result};
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
@@ -11,7 +12,7 @@ use pyo3_arrow::{PyRecordBatchReader, PySchema};
 
 use crate::error::{PyCause, to_python};
 
-/// The record batch reader of an object with `__arrow_c_stream__`.
+/// The record batch reader of an object with `__arrow_c_stream__`. All rows that callers write come in here.
 pub(crate) fn extract_reader(
     data: &Bound<'_, PyAny>,
 ) -> PyResult<Box<dyn RecordBatchReader + Send>> {
@@ -21,7 +22,10 @@ pub(crate) fn extract_reader(
     let py_reader = data.extract::<PyRecordBatchReader>().map_err(unusable)?;
     let reader = py_reader.into_reader()?;
     let schema = reader.schema();
-    let batches = reader.map(|batch| batch.map_err(restore_interrupt));
+    let batches = reader.map(|batch| {
+        let batch = batch.map_err(restore_interrupt)?;
+        batch_without_hidden_keys(&batch).map_err(|e| ArrowError::ExternalError(Box::new(e)))
+    });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 

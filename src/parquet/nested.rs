@@ -3,7 +3,7 @@
 //! [`check_required`], [`check_digits`] and [`check_whole_days`] refuse values that a file could not store as their
 //! type says; the errors are of the kind `InvalidInput` and name the column. A value is visible unless it or something
 //! around it is null. What is not visible may be anything and is not checked. [`with_hidden_keys_null`] hides such
-//! dictionary keys from casts.
+//! dictionary keys from casts, sorts and comparisons.
 
 use std::sync::Arc;
 
@@ -251,14 +251,24 @@ fn find_overflow<T: DecimalType>(
 /// that its dictionary does not have.
 pub(super) fn with_hidden_keys_null(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let is_dictionary = |data_type: &DataType| matches!(data_type, DataType::Dictionary(..));
-    let fields = child_fields(array.data_type());
-    if !fields
-        .iter()
-        .any(|field| contains_type(field.data_type(), is_dictionary))
-    {
+    let data_type = array.data_type();
+    if !data_type.is_nested() || !contains_type(data_type, is_dictionary) {
         return Ok(Arc::clone(array));
     }
     Ok(make_array(mask_hidden_keys(array.to_data(), None)?))
+}
+
+/// Whether a dictionary is within an array that has nulls, which may hide keys; `is_hidden` if one around `data` has.
+pub(super) fn may_hide_keys(data: &ArrayData, is_hidden: bool) -> bool {
+    match data.data_type() {
+        DataType::Dictionary(..) if is_hidden => true,
+        data_type if data_type.is_nested() => {
+            let is_hidden = is_hidden || data.null_count() > 0;
+            let mut children = data.child_data().iter();
+            children.any(|child| may_hide_keys(child, is_hidden))
+        }
+        _ => false,
+    }
 }
 
 /// Sets the keys of a dictionary array that are not visible to its first key.

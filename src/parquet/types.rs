@@ -20,7 +20,7 @@ use arrow_schema::{
     ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
 };
 
-use super::nested::{check_whole_days, with_hidden_keys_null};
+use super::nested::{check_whole_days, may_hide_keys, with_hidden_keys_null};
 use super::pack::{pack, unpack_type};
 use crate::error::{Error, Result};
 
@@ -244,6 +244,27 @@ pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBa
         .map(|(field, column)| convert(column, field.data_type(), field.name()))
         .collect::<Result<Vec<_>>>()?;
     batch_with_row_count(schema, columns, batch.num_rows())
+}
+
+/// The array with nulls for the keys of dictionaries that are under a null of a struct or list. Makers of Arrow data,
+/// pyarrow among them, leave any key there, also one that the dictionary does not have. Arrow sorts, compares and
+/// concatenates the fields of a struct without its nulls, and would look that key up. An error names the column.
+pub(crate) fn without_hidden_keys(array: &ArrayRef, column: &str) -> Result<ArrayRef> {
+    if !array.data_type().is_nested() || !may_hide_keys(&array.to_data(), false) {
+        return Ok(Arc::clone(array));
+    }
+    with_hidden_keys_null(array)
+        .map_err(|e| Error::invalid(format!("column {column:?}: {e}")).with_source(e))
+}
+
+/// Puts nulls for the keys of dictionaries that are under a null of a struct or list, in every column of `batch`.
+pub fn batch_without_hidden_keys(batch: &RecordBatch) -> Result<RecordBatch> {
+    let schema = batch.schema();
+    let columns = schema.fields().iter().zip(batch.columns());
+    let columns = columns
+        .map(|(field, column)| without_hidden_keys(column, field.name()))
+        .collect::<Result<Vec<_>>>()?;
+    batch_with_row_count(&schema, columns, batch.num_rows())
 }
 
 /// Builds a batch of `rows` rows, which may have no columns.

@@ -10,6 +10,7 @@ use super::keys::{check_nulls, normalize, retype};
 use super::layers::to_error;
 use super::tables::STATE;
 use crate::error::{Error, Result};
+use crate::parquet::types::without_hidden_keys;
 
 /// The emitted rows in the form in which they are stored.
 pub(super) fn check_emitted(
@@ -39,7 +40,10 @@ pub(super) fn check_emitted(
     check_nulls(value, &stage.value, "value", None).map_err(of_stage)?;
     let columns = [target, source, value].into_iter().chain(group_state);
     let columns = columns.zip(schema.fields());
-    let columns = columns.map(|(column, field)| retype(column, field.data_type()));
+    let columns = columns.map(|(column, field)| {
+        let column = without_hidden_keys(column, field.name())?;
+        retype(&column, field.data_type())
+    });
     let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
     columns[0] = normalize(&columns[0]);
     RecordBatch::try_new(Arc::clone(schema), columns).map_err(to_error)

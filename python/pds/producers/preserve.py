@@ -25,10 +25,11 @@ MAX_STATE_BYTES = 64 * 2**10
 class Preserve:
     """A hook that gives the value to store for each row that an update emits, such as a surrogate id that stays.
 
-    It is called in the order of target key, source key and emission, for every row of a source key that changed. What
-    it is given as the earlier value is that of the first stored row of the same pair of target key and source key; else
-    of the first stored row of the target key; else the first value that was stored for the target key in this update;
-    else None. A target key that vanished and comes back is new.
+    It is called in the order of target key, source key and emission, for every row of a source key that changed; with
+    `order_by` that order comes after the target key. What it is given as the earlier value is that of the first stored
+    row of the same pair of target key and source key, wherever it was in the order; else of the first stored row of the
+    target key; else the first value that was stored for the target key in this update; else None. It is as a reader
+    gets it. A target key that vanished and comes back is new.
 
     Args:
         function: `function(new, earlier, state) -> value`.
@@ -66,7 +67,7 @@ class PreservePass:
         self._state: dict[str, Any] = copy.deepcopy(hook.state) if state is None else json.loads(state)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        first: Any = None
+        first: pa.Array[Any] | None = None
         for batch in self._reader:
             builder = ColumnBuilder(self._value)
             try:
@@ -74,23 +75,31 @@ class PreservePass:
                 columns = [to_python(batch.column(name)) for name in ("value", "begins", "has_earlier", "earlier")]
             except (BadValueError, ValueError) as error:
                 raise self._failure(None, error) from error
-            for row, (new, begins, has_earlier, earlier) in enumerate(zip(*columns, strict=True)):
-                if begins:
-                    first = _NOTHING
-                previous = earlier if has_earlier else None if first is _NOTHING else copy.deepcopy(first)
+            # Only what a later row needs is converted. The last key may have more rows in the next batch.
+            is_last = [*columns[1][1:], False]
+            for row, (new, begins, has_earlier, earlier, ends) in enumerate(zip(*columns, is_last, strict=True)):
                 try:
+                    if begins:
+                        first = None
+                    previous = earlier if has_earlier else None if first is None else to_python(first)[0]
                     value = self._function(new, previous, self._state)
                     builder.append(value)
+                    if begins and not has_earlier and not ends:
+                        first = self._to_stored(value)
                 except Exception as error:
                     raise self._failure(keys[row], error) from error
-                if first is _NOTHING:
-                    first = copy.deepcopy(value)
             try:
                 values = builder.finish()
             except BadValueError as error:
                 raise self._failure(keys[error.row or 0], error) from error
             names = ["target_key", "source_key", "value"]
             yield pa.record_batch([batch.column("target_key"), batch.column("source_key"), values], names)
+
+    def _to_stored(self, value: object) -> pa.Array[Any]:
+        """Return a value as it is stored: later rows of this update get what those of the next one would."""
+        builder = ColumnBuilder(self._value)
+        builder.append(value)
+        return builder.finish()
 
     def _failure(self, key: object, error: Exception) -> ProduceError:
         location = locate_error(error, self._function, None)
@@ -104,9 +113,6 @@ class PreservePass:
             InvalidInput: It is too large, or JSON cannot store it.
         """
         return _to_json(self._state, self._stage)
-
-
-_NOTHING = object()
 
 
 def _has_large_integer(value: object) -> bool:

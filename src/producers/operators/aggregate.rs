@@ -12,7 +12,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, new_null_array};
 use arrow_cast::cast;
 use arrow_row::{RowConverter, SortField};
-use arrow_schema::{DataType, Field, Fields};
+use arrow_schema::{DataType, Field, Fields, SortOptions};
 
 use super::super::keys::normalize;
 use super::FeederColumns;
@@ -363,8 +363,13 @@ fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argu
     };
     let order = if planned.needs_order() {
         values = normalize(&values);
-        let converter =
-            RowConverter::new(vec![SortField::new(data_type.clone())]).map_err(failed)?;
+        // Nulls within values are the greatest, as in DuckDB, and last in `first`.
+        let nulls_last = SortOptions {
+            descending: false,
+            nulls_first: false,
+        };
+        let field = SortField::new_with_options(data_type.clone(), nulls_last);
+        let converter = RowConverter::new(vec![field]).map_err(failed)?;
         let rows = converter.convert_columns(std::slice::from_ref(&values));
         Some(rows.map_err(failed)?)
     } else {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -33,6 +35,32 @@ def test_a_long_text_that_a_dictionary_names_often(memory_store: pds.Store) -> N
     count = 8_000
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 280_000]))
     assert _aggregate(memory_store, texts, {"n": ("value", "count")}) == [{"n": count}]
+
+
+def test_nulls_within_structs_are_the_greatest(memory_store: pds.Store) -> None:
+    """As in DuckDB: in a build, and where the least and the greatest value come and leave."""
+    rng = random.Random(3)
+    inner = pa.struct([("c", pa.string())])
+    value = pa.struct([("k", INT), ("x", pa.struct([("a", pa.float64()), ("b", inner)]))])
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=value)
+    pipeline.select("s", key="value.k", name="by_k")
+    pipeline.aggregate("by_k", aggregates={"low": ("x", "min"), "high": ("x", "max")}, name="ends")
+    data: dict[int, Any] = {}
+    for _ in range(8):
+        changed = rng.sample(range(30), 12)
+        for key in changed:
+            of_struct = {"a": rng.choice([None, 0.0, 1.5]), "b": rng.choice([None, {"c": None}, {"c": "x"}])}
+            data[key] = {"k": rng.randrange(4), "x": rng.choice([None, of_struct, of_struct])}
+        deletes = [key for key in rng.sample(sorted(data), 3) if key not in changed]
+        upserts = pa.table({"key": pa.array(changed, INT), "value": pa.array([data[key] for key in changed], value)})
+        pipeline.update(s=pds.Changes(upserts, [key for key in deletes if data.pop(key)]))
+        rows = pa.Table.from_struct_array(pa.array(list(data.values()), value))
+        assert rows is not None
+        expected = duckdb.sql("select k, min(x), max(x) from rows group by k order by k").fetchall()
+        ends = pipeline["ends"].read().to_pylist()
+        assert [(row["target_key"], row["value"]["low"], row["value"]["high"]) for row in ends] == expected
+    assert pipeline.check().ok
 
 
 # It takes 8 GB of memory.

@@ -157,6 +157,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Source], list[Stage], str]:
             descending=option(),
             skip_unchanged=option(),
             preserve=Preserve(keep_number, {"next": 1}),
+            order=order(),
         ),
         Stage("two", ["t"], spread, key, number, descending=same, skip_unchanged=option(), order=order()),
         Stage(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import uuid
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -177,6 +179,67 @@ def test_dictionaries_with_more_values_than_their_keys_can_number(
             assert dict(values_of_keys) == expected
 
 
+# pyarrow puts a key that is not null below the nulls of these, also where the dictionary has no value.
+ENCODED = pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))])
+REQUIRED = pa.struct([pa.field("x", pa.dictionary(pa.int8(), pa.string()), nullable=False)])
+HIDDEN: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "struct": (ENCODED, {"x": "a"}, None),
+    "required": (REQUIRED, {"x": "a"}, None),
+    "list": (pa.list_(ENCODED), [{"x": "a"}, None], [None, None]),
+    "large_list": (pa.large_list(ENCODED), [{"x": "a"}, None], [None, None]),
+    "list_view": (pa.list_view(ENCODED), [{"x": "a"}, None], [None, None]),
+    "items": (pa.list_(ENCODED, 2), [{"x": "a"}, None], [None, None]),
+    "fixed_list": (pa.list_(ENCODED, 2), [{"x": "a"}, None], None),
+    "map": (pa.map_(pa.string(), ENCODED), [("k", {"x": "a"})], [("k", None)]),
+    "deep": (
+        pa.struct([("d", pa.list_(pa.struct([("y", ENCODED)])))]),
+        {"d": [{"y": {"x": "a"}}]},
+        {"d": [{"y": None}, None]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_keys_of_dictionaries_under_nulls(memory_store: pds.Store, name: str) -> None:
+    """Pushed and emitted, where rows are compared: each value comes twice, and what is there stays."""
+    data_type, *both = HIDDEN[name]
+    pipeline = pds.Pipeline(memory_store, "p")
+    pushed = pipeline.source("pushed", key=pa.int64(), value=data_type, skip_unchanged=True)
+    numbers = pipeline.source("numbers", key=pa.int64(), value=pa.int64())
+
+    @pipeline.producer(numbers, key=pa.int64(), value=data_type, skip_unchanged=True)
+    def emitted(key: int, values: Iterator[int]) -> Iterator[tuple[int, Any]]:
+        for value in values:
+            yield key, both[value]
+
+    pipeline.distinct(pushed, name="of_pushed")
+    pipeline.distinct(emitted, name="of_emitted")
+    for number in (0, 0, 1, 1, 0, 1):
+        pipeline.update(pushed=pds.Changes([(7, both[number])]), numbers=pds.Changes([(7, number)]))
+        for table in ("pushed", "emitted", "of_pushed", "of_emitted"):
+            assert pipeline[table].read()["value"].to_pylist() == [both[number]]
+    assert pipeline.version == 6
+    assert pipeline["emitted"].changes(6).num_rows == 1
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("nulls_first", [False, True])
+def test_merged_dictionaries_with_keys_under_nulls(memory_store: pds.Store, nulls_first: bool, nested: bool) -> None:
+    """Batches whose dictionaries have more values than rows are put in order together."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([3, 0], pa.int8()), pa.array([f"text {n}" for n in range(9)]))
+    structs = pa.StructArray.from_arrays([texts], fields=list(ENCODED))
+    data_type = pa.list_(ENCODED) if nested else ENCODED
+    values = pa.ListArray.from_arrays([0, 1, 2], structs) if nested else structs
+    nulls = pa.array([[None], [None, None]] if nested else [None, None], data_type)
+    chunks = [pa.table({"key": [2, 4], "value": values}), pa.table({"key": [3, 1], "value": nulls})]
+    rows = pa.concat_tables(reversed(chunks) if nulls_first else chunks)
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("source", key=pa.int64(), value=data_type)
+    pipeline.update(source=pds.Changes(rows))
+    stored = pipeline["source"].read()
+    assert stored.to_pylist() == sorted(rows.to_pylist(), key=lambda row: int(row["key"]))
+
+
 NULL_ITEMS = pa.array([["a"], [None]], pa.list_(pa.string()))
 
 
@@ -198,4 +261,65 @@ def test_a_null_in_a_source_among_items_that_forbid_it(memory_store: pds.Store) 
     pipeline.source("source", key=pa.int64(), value=pa.list_(ITEM))
     with pytest.raises(pds.InvalidInput, match="null"):
         pipeline.update(source=pds.Changes(pa.table({"key": [1, 2], "value": NULL_ITEMS})))
+    assert pipeline.version == 0
+
+
+# What a hook may return, which a reader gets as another Python value.
+RETURNED: list[tuple[pa.DataType, Any]] = [
+    (pa.struct([("id", pa.int64()), ("name", pa.string())]), (1, "x")),
+    (pa.struct([("id", pa.int64()), ("name", pa.string())]), {"id": 1}),
+    (pa.map_(pa.string(), pa.int64()), {"a": 1}),
+    (pa.list_(pa.int64()), (1, 2)),
+    (pa.float32(), 0.1),
+    (pa.float64(), 1),
+    (pa.int64(), np.int8(3)),
+    (pa.binary(), np.bytes_(b"ab")),
+    (pa.binary(16), uuid.UUID(int=1)),
+    (pa.decimal128(9, 2), decimal.Decimal("1.5")),
+    (pa.date64(), np.datetime64("2020-01-01")),
+    (pa.dictionary(pa.int8(), pa.string()), np.str_("x")),
+    (pa.string_view(), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"), RETURNED, ids=[f"{part}-{type(new).__name__}" for part, new in RETURNED]
+)
+def test_an_earlier_value_is_what_a_reader_gets(memory_store: pds.Store, data_type: pa.DataType, value: Any) -> None:
+    """Within one update as from the one before it, in the next batch, and if the hook changed what it got."""
+    given: list[str] = []
+
+    def keep(_: Any, earlier: Any, __: Any) -> Any:
+        given.append(repr(earlier))
+        if isinstance(earlier, dict | list):
+            earlier.clear()
+        return value
+
+    def run(path: str, *updates: list[tuple[int, int]]) -> list[str]:
+        given.clear()
+        pipeline = pds.Pipeline(memory_store, path)
+        source = pipeline.source("source", key=pa.int64(), value=pa.int64())
+        pipeline.producer(source, key=pa.int64(), value=data_type, name="kept", preserve=pds.Preserve(keep))(
+            lambda _, values: ((0, value) for _ in values)
+        )
+        for rows in updates:
+            pipeline.update(source=pds.Changes(rows))
+        stored = pipeline["kept"].read().column("value").to_pylist()
+        assert given[0] == "None"
+        assert set(given[1:]) == {repr(stored[0])}
+        return given[:]
+
+    rows = [(number, 0) for number in range(10_000)]
+    assert len(run("one", rows)) == 10_000
+    assert run("two", rows[:1], rows[1:3]) == run("three", rows[:3])
+
+
+def test_a_value_that_a_hook_returned_and_no_column_stores_names_its_key(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("source", key=pa.int64(), value=pa.int64())
+    hook = pds.Preserve(lambda new, _, __: new if new < 3 else "x")
+    pipeline.producer(source, key=pa.int64(), value=pa.int64(), name="kept", preserve=hook)(by_row)
+    for numbers in ([3], [3, 3]):
+        with pytest.raises(pds.ProduceError, match=r"key 7 at .*the hook that preserves values: cannot convert 'x'"):
+            pipeline.update(source=pds.Changes([(5, 1), *((7, number) for number in numbers)]))
     assert pipeline.version == 0

@@ -211,6 +211,76 @@ def test_a_hook_sees_earlier_values_of_the_key(memory_store: pds.Store) -> None:
     assert [(row["source_key"], row["value"]) for row in rows] == [("a", 401), ("b", 400)]
 
 
+NAMED = pa.struct([("id", INT), ("place", INT), ("name", TEXT)])
+
+
+def number_rows(new: dict[str, Any], earlier: dict[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
+    """A row keeps its id; a row of another name gets the next one."""
+    if earlier is not None and earlier["name"] == new["name"]:
+        return {**new, "id": earlier["id"]}
+    state["calls"] = state.get("calls", 0) + 1
+    return {**new, "id": state["calls"]}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_row_that_moves_keeps_its_earlier_value(memory_store: pds.Store, descending: bool) -> None:
+    """More rows than fit in memory, of few keys; the hook is called in the order of the rows."""
+    rng = random.Random(7)
+    called: list[tuple[int, str]] = []
+
+    def hook(new: dict[str, Any], earlier: dict[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
+        called.append((new["place"], new["name"]))
+        return number_rows(new, earlier, state)
+
+    pipeline = pds.Pipeline(memory_store, "p", memory_limit=1 << 20)
+    pipeline.source("s", key=TEXT, value=INT)
+    options = {"order_by": "place", "order_descending": descending, "preserve": pds.Preserve(hook)}
+
+    @pipeline.producer("s", key=INT, value=NAMED, **options)
+    def rows(name: str, values: Iterator[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for value in values:
+            yield len(name) % 2, {"id": None, "place": value, "name": name}
+
+    names = [f"{'n' * rng.randrange(200)}{n}" for n in range(3000)]
+    places = {name: rng.randrange(500) for name in names}
+    pipeline.update(s=pds.Changes(list(places.items())))
+    first = {row["value"]["name"]: row["value"]["id"] for row in pipeline["rows"].read().to_pylist()}
+    assert sorted(first.values()) == list(range(1, 3001))
+    for moved in (names[:1], names[5:900], names):
+        called.clear()
+        changes = {name: rng.randrange(500) for name in moved}
+        places |= changes
+        pipeline.update(s=pds.Changes(list(changes.items())))
+        stored = pipeline["rows"].read().to_pylist()
+        assert {row["value"]["name"]: row["value"]["id"] for row in stored} == first
+        assert {row["value"]["name"]: row["value"]["place"] for row in stored} == places
+        of_moved = [row["value"] for row in stored if row["value"]["name"] in changes]
+        assert called == [(value["place"], value["name"]) for value in of_moved]
+
+
+def test_the_earlier_value_is_the_first_one_of_its_pair(memory_store: pds.Store) -> None:
+    """Of rows that one source key emits under a target key; those of a new source key get the first one of the key."""
+    given: list[tuple[int, int | None]] = []
+
+    def hook(new: int, earlier: int | None, _: dict[str, Any]) -> int:
+        given.append((new, earlier))
+        return new
+
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=TEXT, value=INT)
+    pipeline.producer("s", key=INT, value=INT, order_by="value", preserve=pds.Preserve(hook), name="one")(
+        lambda _, values: ((1, value) for value in values)
+    )
+    pipeline.update(s=pds.Changes([("a", 1), ("b", 4), ("b", 2), ("c", 3)]))
+    assert given == [(1, None), (2, 1), (3, 1), (4, 1)]
+    given.clear()
+    pipeline.update(s=pds.Changes([("b", 9), ("b", 0), ("c", 5), ("d", 4)]))
+    assert given == [(0, 2), (4, 1), (5, 3), (9, 2)]
+    given.clear()
+    pipeline.update(s=pds.Changes([("e", 7)], ["a", "b"]))
+    assert given == [(7, 0)]
+
+
 def test_values_of_a_hook_have_no_order(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline._page_rows, pipeline._file_rows = 2, 64

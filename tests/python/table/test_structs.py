@@ -180,3 +180,33 @@ def test_fields_in_expressions_of_pyarrow(memory_store: pds.Store) -> None:
 
     assert _ids(table, pc.field("s", "x") == 5) == [0, 2]
     assert _ids(table, pc.field("s", "in", "y").is_null()) == [1, 3]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_keys_of_dictionaries_under_nulls(memory_store: pds.Store, nested: bool) -> None:
+    """Some that the dictionary does not have, as pyarrow builds null structs. Rows are sorted, matched and merged."""
+    encoded = pa.struct([("x", pa.dictionary(pa.int32(), pa.string()))])
+    texts = pa.DictionaryArray.from_arrays(pa.array([3, 0], pa.int32()), pa.array([f"text {n}" for n in range(9)]))
+    structs = pa.StructArray.from_arrays([texts], fields=list(encoded))
+    values = pa.ListArray.from_arrays([0, 1, 2], structs) if nested else structs
+    nulls = pa.array([[None], [None, None]] if nested else [None, None], values.type)
+    # Two batches with a dictionary each.
+    rows = pa.concat_tables([pa.table({"id": [2, 4], "v": values}), pa.table({"id": [3, 1], "v": nulls})])
+    by_id = sorted(rows.to_pylist(), key=lambda row: int(row["id"]))
+
+    def stored(table: pds.Table) -> list[Any]:
+        return sorted(table.scan().to_pyarrow().to_pylist(), key=lambda row: int(row["id"]))
+
+    for sort_by in ("id", "v"):
+        table = _table(memory_store, rows, f"by {sort_by}", sort_by=sort_by)
+        assert stored(table) == by_id
+        if sort_by == "id":
+            assert table.scan().to_pyarrow().to_pylist() == by_id
+    table = _table(memory_store, rows.slice(0, 1), "merged", key="id")
+    table.merge(rows).when_matched_update_all().when_not_matched_insert_all().execute()
+    assert stored(table) == by_id
+    table.upsert(rows)
+    assert stored(table) == by_id
+    if nested:
+        table.upsert(rows.slice(2), on="v")
+        assert stored(table) == by_id
