@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use chrono::DateTime;
 use pds::store::Store;
-use pds::table::actions::{Restore, create};
+use pds::table::actions::{create, restore};
 use pds::table::format::{CommitId, DataFile, TableManifest, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
@@ -180,6 +180,7 @@ impl TableHandle {
             limit,
         };
         let manifest = Arc::clone(&self.manifest);
+        self.report_read(&scan_options);
         let scan = run(py, move || async move {
             table::scan(&table, manifest, scan_options).await
         })?;
@@ -411,8 +412,12 @@ impl TableHandle {
         version: u64,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
-        let from = self.at(py, version)?.manifest;
-        self.commit_change(py, Restore { from }, timeout)
+        let table = into_py_result(py, self.table())?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let committed = run(py, move || async move {
+            restore(&table, version, timeout).await
+        })?;
+        Ok(self.outcome_and_snapshot(&committed, &[]))
     }
 
     /// Tags a version, or removes the tag if `version` is None.

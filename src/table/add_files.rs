@@ -30,10 +30,10 @@ use crate::files::open;
 use crate::parquet::file::TAIL_BYTES;
 use crate::sync::begun::run_to_end;
 use crate::sync::progress::{self, Progress};
-use crate::versions::Operation;
 use crate::versions::commit::{RunResult, run};
 use crate::versions::find_replay;
 use crate::versions::remove;
+use crate::versions::{Ancestor, Operation};
 
 /// The maximum number of files that are opened or copied concurrently.
 pub(super) const CONCURRENT_FILES: usize = 16;
@@ -70,7 +70,7 @@ pub async fn add_files(
             .iter()
             .any(|file| names::base_version(&file.path).is_none()),
         files,
-        base_version: base.version,
+        ancestor: Ancestor::of(&*base),
         checked_version: base.version,
     };
     match run(table, &mut operation, staged, timeout).await? {
@@ -88,7 +88,8 @@ struct AddExisting<'a> {
     files: Vec<DataFile>,
     /// Some files stay where they are.
     is_in_place: bool,
-    base_version: u64,
+    /// The version that the files were read and copied for.
+    ancestor: Ancestor,
     /// The version that was last checked not to list the files.
     checked_version: u64,
 }
@@ -106,7 +107,7 @@ impl Operation<TableManifest> for AddExisting<'_> {
         Ok(Some(AddFiles {
             append: Append {
                 files: self.files.clone(),
-                base_version: self.base_version,
+                base_version: self.ancestor.version(),
                 idempotency_key: self.idempotency_key.map(str::to_owned),
             },
             absent_at_version: self.is_in_place.then_some(manifest.version),
@@ -115,6 +116,10 @@ impl Operation<TableManifest> for AddExisting<'_> {
 
     fn idempotency_key(&self) -> Option<&str> {
         self.idempotency_key
+    }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        Some(&self.ancestor)
     }
 }
 

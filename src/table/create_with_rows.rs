@@ -1,7 +1,8 @@
 //! Creates a table with rows: its first version lists their files, so a reader sees all of them or no table.
 //!
 //! Crash points: before the manifest is created, files of base version 0 are left, which a vacuum of a later table
-//! removes; after it, the table is there. Two writers: one creates the table, the other fails and removes its files.
+//! removes; after it, the table is there. Two writers: one creates the table, the other fails and removes its files. A drop
+//! of what was there before may take the files of a table that is about to be created; so they are listed once it is.
 
 use arrow_array::RecordBatchReader;
 use serde_json::json;
@@ -9,9 +10,12 @@ use serde_json::json;
 use super::actions::NewTable;
 use super::format::{CommitOperation, DataFile, TableManifest};
 use super::write::{align_to_schema, check_idempotency_key, upload};
-use super::{Snapshot, Table, TableColumns, TableWriteOptions};
-use crate::error::Result;
-use crate::versions::{Transaction, check_creatable, create_checked, is_not_created, remove};
+use super::{Snapshot, Table, TableColumns, TableWriteOptions, names};
+use crate::error::{Error, ErrorKind, Result};
+use crate::versions::{
+    Transaction, check_creatable, create_checked, is_not_created, list_objects, remove,
+    remove_versions,
+};
 
 /// Creates a table with the rows of `input`. Returns its first snapshot and the files. Errors are those of
 /// [`super::actions::create`] and [`super::write()`]; after one there is no table, unless the outcome is unknown.
@@ -32,7 +36,10 @@ pub async fn create_with_rows(
         with_rows(manifest, &files, options.idempotency_key.as_deref())
     });
     match Box::pin(created).await {
-        Ok(snapshot) => Ok((snapshot, files)),
+        Ok(snapshot) => {
+            check_present(table, &files).await?;
+            Ok((snapshot, files))
+        }
         Err(e) => {
             if is_not_created(&e) {
                 let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
@@ -41,6 +48,26 @@ pub async fn create_with_rows(
             Err(e)
         }
     }
+}
+
+/// Checks that the files of a table that was just created are there: another process may have dropped a table of this place
+/// between the upload and the creation, and all of its objects.
+async fn check_present(table: &Table, files: &[DataFile]) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let listed = list_objects(table, names::DATA).await?;
+    let Some(lost) = files.iter().find(|file| !listed.contains_key(&file.path)) else {
+        return Ok(());
+    };
+    // Nobody could read it.
+    remove_versions(table).await?;
+    let message = format!(
+        "another process dropped what was at {:?} while the rows of the new table were written, and {} with it; write again",
+        table.root(),
+        lost.path
+    );
+    Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
 }
 
 /// The first version, with files.

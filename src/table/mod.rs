@@ -9,7 +9,6 @@
 
 pub mod actions;
 mod add_files;
-mod ancestor;
 mod changes;
 mod check;
 mod clauses;

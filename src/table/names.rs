@@ -7,7 +7,7 @@ pub(super) use crate::versions::names::{MANIFESTS, POINTER, is_inside, manifest}
 use crate::versions::names::{parse_base_version, transactions_base_version, with_base_version};
 
 const SEGMENTS: &str = "manifest/segments/";
-const DATA: &str = "data";
+pub(super) const DATA: &str = "data";
 const TOMBSTONES: &str = "tombstone";
 
 /// The folders of data files and tombstones.

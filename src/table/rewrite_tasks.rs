@@ -13,11 +13,10 @@ use super::format::{CommitId, DataFile, TableManifest};
 use super::rewrite_group::{FileLocations, RewriteGroup, rewrite_files};
 use super::scan_tasks::pack_groups;
 use super::snapshot_reader::SnapshotReader;
-use super::staged::check_descends;
 use super::write::TableWriteOptions;
 use super::{Predicate, Staged, Table};
 use crate::error::{Error, Result};
-use crate::versions::remove;
+use crate::versions::{Ancestor, remove};
 
 /// A group of files that was rewritten.
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,7 +126,8 @@ async fn commit_groups<'a>(
         ));
     }
     let newest = table.newest().await?;
-    check_descends(table, &newest.manifest, &base).await?;
+    let begun = Ancestor::of(&*base);
+    begun.check_descends(table, &newest.manifest).await?;
     let planned_on = SnapshotReader::new(table, base, None).await?;
     let mut locations = FileLocations::new(table, &planned_on.files);
     let mut compaction = CompactionProgress::new(table, newest);

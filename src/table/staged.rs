@@ -10,15 +10,14 @@ use std::sync::Arc;
 use arrow_array::RecordBatchReader;
 
 use super::actions::{Append, Overwrite};
-use super::ancestor::Ancestor;
-use super::format::{CommitOperation, DataFile, TableManifest};
+use super::format::{DataFile, TableManifest};
 use super::scan_tasks::{pack, without_files};
 use super::upsert::{assert_predicate, replace_with_files};
 use super::write::{align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Predicate, Snapshot, Table, TableColumns, TableWriteOptions};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::versions::commit::commit_onto;
-use crate::versions::{Change, OnVersion, check_required_version, find_replay, remove};
+use crate::versions::{Ancestor, Change, OnVersion, check_required_version, find_replay, remove};
 
 /// What a process needs to stage rows: a scan task without files.
 pub fn writer_task(manifest: &TableManifest) -> Result<Vec<u8>> {
@@ -58,7 +57,7 @@ pub async fn stage(
         let filter = predicate.bind(&columns, &**table.store().clock())?;
         rows = assert_predicate(rows, Arc::new(filter));
     }
-    check_version(table, base).await?;
+    Ancestor::of(base).check_exists(table).await?;
     upload(table, base, rows, options).await
 }
 
@@ -77,9 +76,10 @@ pub async fn commit_staged(
     if let Some(committed) = replay {
         return Ok((committed, Vec::new()));
     }
-    check_descends(table, &newest.manifest, base).await?;
+    let begun = Ancestor::of(base);
+    begun.check_descends(table, &newest.manifest).await?;
+    let ancestor = Ancestor::of(&*newest.manifest);
     if let Some(predicate) = predicate {
-        let ancestor = Ancestor::new(&newest.manifest);
         return replace_with_files(table, (base, ancestor), files, predicate, options).await;
     }
     let (base_version, idempotency_key) = (base.version, options.idempotency_key.clone());
@@ -96,10 +96,10 @@ pub async fn commit_staged(
             idempotency_key,
         })
     };
-    let change = DescendingChange::new(&*change, &newest.manifest);
     let change = OnVersion {
-        change: &change,
+        change: &*change,
         version: options.if_version.as_ref(),
+        ancestor,
     };
     let committed = commit_onto(table, &change, Some(newest), options.timeout).await?;
     let added = if committed.replayed {
@@ -114,66 +114,4 @@ pub async fn commit_staged(
 pub async fn discard_staged(table: &Table, files: &[DataFile]) {
     let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
     remove(table, &paths).await;
-}
-
-/// A change that is applied to descendants of a version alone.
-pub(super) struct DescendingChange<'a> {
-    change: &'a dyn Change<TableManifest>,
-    ancestor: Ancestor,
-}
-
-impl<'a> DescendingChange<'a> {
-    pub(super) fn new(change: &'a dyn Change<TableManifest>, ancestor: &TableManifest) -> Self {
-        let ancestor = Ancestor::new(ancestor);
-        Self { change, ancestor }
-    }
-}
-
-impl Change<TableManifest> for DescendingChange<'_> {
-    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
-        self.ancestor.check(base)?;
-        self.change.apply(base)
-    }
-
-    fn base_version(&self) -> Option<u64> {
-        self.change.base_version()
-    }
-
-    fn idempotency_key(&self) -> Option<&str> {
-        self.change.idempotency_key()
-    }
-}
-
-/// Checks that the newest version is a later one of the same table: days may lie between them.
-pub(super) async fn check_descends(
-    table: &Table,
-    newest: &TableManifest,
-    base: &TableManifest,
-) -> Result<()> {
-    let ancestor = Ancestor::new(base);
-    ancestor
-        .check(newest)
-        .map_err(|e| e.with_path(table.root()))?;
-    let recent = newest.recent_commits.len() as u64;
-    if newest.version > base.version.saturating_add(recent) {
-        check_version(table, base).await?;
-    }
-    Ok(())
-}
-
-/// Checks that a version is there, as this process sees the store.
-async fn check_version(table: &Table, base: &TableManifest) -> Result<()> {
-    let message = match table.read_manifest(base.version).await? {
-        Some(manifest) if manifest.commit_id == base.commit_id => return Ok(()),
-        Some(_) => {
-            "the table was dropped and created again while the rows were written; write again"
-                .to_owned()
-        }
-        None => format!(
-            "version {} of the table, at which the write started, is not there any more: write again, or vacuum with a \
-             longer retention; or this process sees another store",
-            base.version
-        ),
-    };
-    Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
 }

@@ -13,13 +13,12 @@ use super::findings::{DeletePlan, FileRows};
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
-use super::staged::{DescendingChange, check_descends};
 use super::task_changes::TaskChange;
 use super::write::{TableWriteOptions, check_idempotency_key};
 use super::{Committed, Predicate, Snapshot, Staged, Table, TableColumns};
 use crate::error::{Error, Result};
 use crate::versions::commit::commit_onto;
-use crate::versions::{Change, OnVersion, check_required_version, find_replay};
+use crate::versions::{Ancestor, Change, OnVersion, check_required_version, find_replay};
 
 /// What is changed by all tasks together.
 #[derive(Debug)]
@@ -67,9 +66,11 @@ pub async fn commit_changes(
             Some(committed),
         ));
     }
-    check_descends(table, &newest.manifest, &base).await?;
+    let begun = Ancestor::of(&*base);
+    begun.check_descends(table, &newest.manifest).await?;
     if let TaskOperation::Upsert(_, staged_for) | TaskOperation::Merge(staged_for) = &operation {
-        check_descends(table, &base, staged_for).await?;
+        let staged = Ancestor::of(staged_for);
+        staged.check_descends(table, &*base).await?;
     }
     let files = find_files(table, &base, &operation).await?;
     let total = Total::new(&files, changes, sources)?;
@@ -90,10 +91,10 @@ pub async fn commit_changes(
     let deletes = total.to_deletes(&base, operation.filter(), written);
     let (change, added) = operation.into_change(total, deletes, options);
     result.added = added;
-    let change = DescendingChange::new(&*change, &newest.manifest);
     let change = OnVersion {
-        change: &change,
+        change: &*change,
         version: options.if_version.as_ref(),
+        ancestor: Ancestor::of(&*newest.manifest),
     };
     let outcome = commit_onto(table, &change, Some(newest.clone()), options.timeout).await;
     let is_unused = match &outcome {

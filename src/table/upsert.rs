@@ -16,7 +16,6 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
-use super::ancestor::Ancestor;
 use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
@@ -31,7 +30,7 @@ use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
 use crate::sync::progress::{self, with_progress};
 use crate::versions::commit::{RunResult, run};
-use crate::versions::{Operation, RequiredVersion, check_required_version, find_replay};
+use crate::versions::{Ancestor, Operation, RequiredVersion, check_required_version, find_replay};
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]
@@ -59,7 +58,7 @@ pub async fn replace_rows(
     }
     let base = snapshot.manifest;
     check_required_version(table, options.if_version.as_ref(), &*base)?;
-    let mut operation = Replacement::new(table, target, options, base.version);
+    let mut operation = Replacement::new(table, target, options, &base);
     operation.upload(&base, input).await?;
     let mut staged = Staged::new(table);
     staged.add(operation.files.iter().map(|f| f.path.clone()));
@@ -76,9 +75,9 @@ pub(super) async fn replace_with_files(
     options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
     let target = ReplaceTarget::Predicate(predicate);
-    let mut operation = Replacement::new(table, &target, options, base.version);
+    let mut operation = Replacement::new(table, &target, options, base);
     operation.files = files;
-    operation.ancestor = Some(ancestor);
+    operation.ancestor = ancestor;
     if let ReplaceTarget::Predicate(predicate) = &target {
         operation.bind_target(base, predicate)?;
     }
@@ -102,7 +101,7 @@ struct Replacement<'a> {
     finder: RowFinder,
     tombstones: StagedTombstones,
     /// What the versions to change have to descend from.
-    ancestor: Option<Ancestor>,
+    ancestor: Ancestor,
 }
 
 impl Operation<TableManifest> for Replacement<'_> {
@@ -110,9 +109,6 @@ impl Operation<TableManifest> for Replacement<'_> {
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
         let manifest = &base.manifest;
-        if let Some(ancestor) = &self.ancestor {
-            ancestor.check(manifest)?;
-        }
         let deletes = self.plan_deletes(manifest).await?;
         let tombstones = self
             .tombstones
@@ -148,6 +144,10 @@ impl Operation<TableManifest> for Replacement<'_> {
     fn required_version(&self) -> Option<&RequiredVersion> {
         self.options.if_version.as_ref()
     }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        Some(&self.ancestor)
+    }
 }
 
 impl<'a> Replacement<'a> {
@@ -155,7 +155,7 @@ impl<'a> Replacement<'a> {
         table: &'a Table,
         target: &'a ReplaceTarget,
         options: &'a TableWriteOptions,
-        files_version: u64,
+        base: &TableManifest,
     ) -> Self {
         Self {
             table,
@@ -165,10 +165,10 @@ impl<'a> Replacement<'a> {
             filter: Bound::none(),
             column_ids: BTreeMap::new(),
             files: Vec::new(),
-            files_version,
+            files_version: base.version,
             finder: RowFinder::default(),
             tombstones: StagedTombstones::default(),
-            ancestor: None,
+            ancestor: Ancestor::of(base),
         }
     }
 

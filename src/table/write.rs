@@ -32,8 +32,8 @@ use crate::store::stage::Staging;
 use crate::sync::in_place::in_place;
 use crate::versions::commit::commit_onto;
 use crate::versions::{
-    Change, CommitOutcome, OnVersion, RequiredVersion, check_required_version, commit_batched,
-    find_replay, remove,
+    Ancestor, Change, CommitError, CommitOutcome, OnVersion, RequiredVersion,
+    check_required_version, commit_batched, find_replay, remove,
 };
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
@@ -90,16 +90,18 @@ pub async fn write(
     let files = upload(table, &base, aligned, options).await?;
     // After a long upload the snapshot is hardly the newest any more.
     let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
-    let cached_snapshot = is_fresh.then_some(snapshot);
-    let result = commit_files(
-        table,
-        &files,
-        base.version,
-        new_columns,
-        cached_snapshot,
-        options,
-    )
-    .await;
+    let current = if is_fresh {
+        Ok(snapshot)
+    } else {
+        Box::pin(newest_after(table, &base)).await
+    };
+    let result = match current {
+        Ok(current) => {
+            let versions = (base.version, current);
+            commit_files(table, &files, versions, new_columns, options).await
+        }
+        Err(e) => Err(CommitError::NotCommitted(e)),
+    };
     // If the outcome is unknown the files stay: a vacuum removes them if they were not committed.
     let unused = match &result {
         Ok(committed) => committed.replayed,
@@ -118,19 +120,32 @@ pub async fn write(
     Ok((committed, added))
 }
 
-/// Commits uploaded files, written for the columns of `base_version` and `new_columns`.
+/// The newest snapshot, which has to descend from `base`: days may lie between them.
+async fn newest_after(table: &Table, base: &TableManifest) -> Result<Snapshot> {
+    let newest = table.newest().await?;
+    let begun = Ancestor::of(base);
+    begun.check_descends(table, &*newest.manifest).await?;
+    Ok(newest)
+}
+
+/// Commits uploaded files, written for the columns of `base_version` and `new_columns`. The snapshot is that of this
+/// version or of a later one.
 async fn commit_files(
     table: &Table,
     files: &[DataFile],
-    base_version: u64,
+    (base_version, snapshot): (u64, Snapshot),
     new_columns: Option<NewColumns>,
-    cached_snapshot: Option<Snapshot>,
     options: &TableWriteOptions,
 ) -> CommitOutcome<Committed> {
-    let commit_change = async |change: &dyn Change<TableManifest>, cached_snapshot| {
+    let ancestor = Ancestor::of(&*snapshot.manifest);
+    let commit_change = async |change: &dyn Change<TableManifest>, snapshot, ancestor| {
         let version = options.if_version.as_ref();
-        let change = OnVersion { change, version };
-        commit_onto(table, &change, cached_snapshot, options.timeout).await
+        let change = OnVersion {
+            change,
+            version,
+            ancestor,
+        };
+        commit_onto(table, &change, Some(snapshot), options.timeout).await
     };
     let (files, idempotency_key) = (files.to_vec(), options.idempotency_key.clone());
     if options.overwrite {
@@ -139,7 +154,7 @@ async fn commit_files(
             base_version,
             idempotency_key,
         };
-        return commit_change(&change, cached_snapshot).await;
+        return commit_change(&change, snapshot, ancestor).await;
     }
     let append = Append {
         files,
@@ -150,10 +165,10 @@ async fn commit_files(
     match new_columns {
         Some(columns) => {
             let change = AppendWithColumns { append, columns };
-            commit_change(&change, cached_snapshot).await
+            commit_change(&change, snapshot, ancestor).await
         }
-        None if is_alone => commit_change(&append, cached_snapshot).await,
-        None => commit_batched(table, append, cached_snapshot, options.timeout).await,
+        None if is_alone => commit_change(&append, snapshot, ancestor).await,
+        None => commit_batched(table, (append, ancestor), Some(snapshot), options.timeout).await,
     }
 }
 

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::ancestor::{Ancestor, recreated_error};
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
@@ -62,7 +63,10 @@ pub(super) async fn attempt<M: RollLists>(
     check_readable(folder, &bytes, &next).map_err(CommitError::NotCommitted)?;
     let (version, id) = (next.header().version, next.header().commit_id.clone());
     let length = bytes.len() as u64;
-    let winner = create_manifest(folder, base, &next, bytes, deadline).await?;
+    let (own, winner) = match create_manifest(folder, base, &next, bytes, deadline).await? {
+        Slot::Own(created) => (Some(created), None),
+        Slot::Taken(winner) => (None, Some(*winner)),
+    };
     // The winner may have crashed before it advanced the pointer, so this is done for it, too.
     let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
     let advanced = retry_until(folder, deadline, || {
@@ -77,12 +81,13 @@ pub(super) async fn attempt<M: RollLists>(
     // place, ours may have been committed and vacuumed before, which only the pointer tells.
     let (pointer, current_pointer) = match advanced.map_err(unknown)? {
         Advance::At(pointer, parsed) => (pointer, parsed),
-        Advance::Replaced => {
+        Advance::Replaced(current) => {
             let error = replaced_error(folder);
-            return Err(match winner {
-                None => unknown(error),
-                Some(_) => CommitError::NotCommitted(error),
-            });
+            let Some(created) = own else {
+                return Err(CommitError::NotCommitted(error));
+            };
+            let removed = Box::pin(remove_stray(folder, &next, &created, current)).await;
+            return Err(removed.map_or_else(|| unknown(error), CommitError::NotCommitted));
         }
     };
     let is_committed = if version < current_pointer.oldest_version {
@@ -106,26 +111,74 @@ pub(super) async fn attempt<M: RollLists>(
     })
 }
 
-/// Creates the manifest of a version. Returns the one that is in its place if another writer was first.
+/// The manifest of a version.
+enum Slot<M> {
+    /// This writer created it.
+    Own(VersionedValue),
+    /// Another writer was first.
+    Taken(Box<M>),
+}
+
+/// Removes a manifest that was created for versions which were removed meanwhile: others are in their place, and could never
+/// create a version of this number. Returns the error of a commit that was certainly not made. The manifest stays if the
+/// pointer was only set back.
+async fn remove_stray<M: Versioned>(
+    folder: &Folder<M>,
+    next: &M,
+    created: &VersionedValue,
+    current: Option<Pointer>,
+) -> Option<Error> {
+    let header = next.header();
+    let current = current?;
+    let own = header.commit_id_of(current.version)?;
+    if *own == current.commit_id {
+        return None;
+    }
+    let e_tag = Some(created.e_tag()?);
+    let path = folder.path(&names::manifest(header.version));
+    match folder.store.delete_unchanged(&path, e_tag).await {
+        Ok(true) => Some(recreated_error(folder)),
+        Ok(false) => None,
+        Err(e) => {
+            log::warn!("{path} is of no version, and could not be removed: {e}");
+            None
+        }
+    }
+}
+
+/// Checks that the newest version descends from that of a snapshot.
+async fn check_newest<M: Versioned>(folder: &Folder<M>, snapshot: &M) -> Result<()> {
+    let newest = folder.newest().await?;
+    let begun = Ancestor::of(snapshot);
+    begun.check_descends(folder, &*newest.manifest).await
+}
+
+/// Creates the manifest of a version.
 async fn create_manifest<M: Versioned>(
     folder: &Folder<M>,
     base: &Snapshot<M>,
     next: &M,
     bytes: Bytes,
     deadline: Duration,
-) -> CommitOutcome<Option<M>> {
+) -> CommitOutcome<Slot<M>> {
     let next = next.header();
     let path = folder.path(&names::manifest(next.version));
     let register = Register::new(&folder.store, &path);
     // Every retry sends the same bytes on the same condition, so they land at most once.
     let created = retry_until(folder, deadline, || register.create(bytes.clone())).await;
     match created.map_err(|e| CommitError::from_write(next.commit_id, e))? {
-        CasResult::Won(_) => Ok(None),
+        CasResult::Won(created) => Ok(Slot::Own(created)),
         CasResult::Conflict(stored) => {
             let parsed = M::parse(&stored.bytes, next.version)
                 .map_err(|e| e.with_path(&path))
                 .and_then(|manifest| verify_successor(base, manifest));
-            parsed.map(Some).map_err(CommitError::NotCommitted)
+            if parsed.is_err() {
+                // It may be of what was created where the snapshot was removed.
+                let checked = Box::pin(check_newest(folder, &base.manifest)).await;
+                checked.map_err(CommitError::NotCommitted)?;
+            }
+            let taken = parsed.map(|manifest| Slot::Taken(Box::new(manifest)));
+            taken.map_err(CommitError::NotCommitted)
         }
         CasResult::Missing => {
             let message = "the manifest of a new version was neither created nor found";
@@ -224,7 +277,7 @@ pub async fn was_committed<M: Versioned>(
     {
         let next = verify_successor(&newest, candidate)?;
         let target = Pointer::for_manifest(&next);
-        if let Advance::Replaced = advance_pointer(folder, &newest.pointer, &target).await? {
+        if let Advance::Replaced(_) = advance_pointer(folder, &newest.pointer, &target).await? {
             return Err(replaced_error(folder));
         }
         newest = folder.newest().await?;
@@ -307,8 +360,8 @@ pub(super) async fn read_newest<M: Versioned>(
 enum Advance {
     /// At the commit's version or a later one.
     At(VersionedValue, Pointer),
-    /// At an older version than the commit's: all versions were removed, or set back.
-    Replaced,
+    /// At an older version than the commit's, or nowhere: all versions were removed, or set back.
+    Replaced(Option<Pointer>),
 }
 
 /// Advances the pointer to `target`, unless it is at that version or a later one already.
@@ -347,7 +400,7 @@ async fn advance_pointer<M: Versioned>(
             if pointer.version >= target.version {
                 return Ok(Advance::At(current, pointer));
             }
-            Ok(Advance::Replaced)
+            Ok(Advance::Replaced(Some(pointer)))
         }
         // The pointer was removed. Recovery by the manifests finds that of `target` or a later one.
         CasResult::Missing => match folder.find_newest().await? {
@@ -355,7 +408,7 @@ async fn advance_pointer<M: Versioned>(
                 let pointer = Pointer::for_manifest(&*newest.manifest);
                 Ok(Advance::At(newest.pointer, pointer))
             }
-            _ => Ok(Advance::Replaced),
+            _ => Ok(Advance::Replaced(None)),
         },
     }
 }

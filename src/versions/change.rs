@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ancestor::Ancestor;
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::manifest::{CommitOperation, Versioned};
@@ -26,6 +27,11 @@ pub trait Change<M>: Send + Sync {
 
     /// The version that has to be the newest when the change is committed; None for any.
     fn required_version(&self) -> Option<&RequiredVersion> {
+        None
+    }
+
+    /// What the versions that it is applied to have to descend from; None for any.
+    fn ancestor(&self) -> Option<&Ancestor> {
         None
     }
 }
@@ -56,12 +62,17 @@ impl<M> Change<M> for &dyn Change<M> {
     fn required_version(&self) -> Option<&RequiredVersion> {
         (**self).required_version()
     }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        (**self).ancestor()
+    }
 }
 
-/// A change that is committed on one version, or not at all.
+/// A change that is committed on one version or on descendants of one, or not at all.
 pub(crate) struct OnVersion<'a, M> {
     pub(crate) change: &'a dyn Change<M>,
     pub(crate) version: Option<&'a RequiredVersion>,
+    pub(crate) ancestor: Ancestor,
 }
 
 impl<M> Change<M> for OnVersion<'_, M> {
@@ -79,6 +90,10 @@ impl<M> Change<M> for OnVersion<'_, M> {
 
     fn required_version(&self) -> Option<&RequiredVersion> {
         self.version
+    }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        Some(&self.ancestor)
     }
 }
 
@@ -118,6 +133,11 @@ pub(crate) trait Operation<M: Versioned>: Send {
     fn base_version(&self) -> Option<u64> {
         None
     }
+
+    /// As [`Change::ancestor`], if it is known before the first plan.
+    fn ancestor(&self) -> Option<&Ancestor> {
+        None
+    }
 }
 
 /// A change that needs no plan.
@@ -144,6 +164,10 @@ impl<'a, M: Versioned> Operation<M> for Unplanned<'a, M> {
 
     fn base_version(&self) -> Option<u64> {
         self.0.base_version()
+    }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        self.0.ancestor()
     }
 }
 

@@ -23,6 +23,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ancestor::{Ancestor, recreated_error};
 pub use super::attempt::was_committed;
 use super::attempt::{CommitAttempt, attempt, commit_id_at, read_newest};
 use super::backoff::{MIN_BACKOFF, commit_timeout_error, jitter};
@@ -100,7 +101,7 @@ pub(super) async fn commit_as<M: RollLists>(
     let mut operation = Unplanned(change);
     let staged = Staged::new(folder);
     let attempts = Attempts::new(folder, &mut operation, commit_id.clone(), staged, timeout);
-    match attempts.finish(cached_snapshot).await? {
+    match Box::pin(attempts.finish(cached_snapshot)).await? {
         RunResult::Committed(committed, _) | RunResult::Replayed(committed) => Ok(committed),
         RunResult::Unchanged(_) => Err(CommitError::NotCommitted(Error::other(
             "internal error: a change without a plan changed nothing",
@@ -130,7 +131,7 @@ pub(crate) async fn run_on<M: RollLists, O: Operation<M>>(
 ) -> CommitOutcome<RunResult<M, O::Change>> {
     let commit_id = CommitId::new(folder.store.clock().new_id());
     let attempts = Attempts::new(folder, operation, commit_id, staged, timeout);
-    attempts.finish(cached_snapshot).await
+    Box::pin(attempts.finish(cached_snapshot)).await
 }
 
 /// The attempts to commit an operation.
@@ -154,6 +155,8 @@ struct Attempts<'a, M: RollLists, O: Operation<M>> {
     unverified: Option<u64>,
     /// A snapshot was older than what the change began with.
     was_behind: bool,
+    /// What the next snapshot has to descend from.
+    ancestor: Option<Ancestor>,
 }
 
 /// What an operation changes in a snapshot.
@@ -172,7 +175,9 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         staged: Staged<M>,
         timeout: Duration,
     ) -> Self {
+        let ancestor = operation.ancestor().cloned();
         Self {
+            ancestor,
             folder,
             operation,
             commit_id,
@@ -413,6 +418,10 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         if self.is_behind(&base.manifest)? {
             return Ok(Prepared::Outdated);
         }
+        if let Some(ancestor) = &self.ancestor {
+            Box::pin(ancestor.check_descends(self.folder, &base.manifest)).await?;
+        }
+        self.ancestor = Some(Ancestor::of(&*base.manifest));
         if let Some(change) = &self.change {
             match apply(self.folder, change, &base.manifest) {
                 Err(e) if is_conflict(&e) => {
@@ -450,26 +459,20 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         Ok(Prepared::Manifest(Box::new(draft)))
     }
 
-    /// Whether a snapshot that was read earlier is older than what the change began with. That the newest is fails with
-    /// [`ErrorKind::TransactionExpired`]: all versions were removed and others made, the change is not of those.
+    /// Whether a snapshot that was read earlier is older than what the change began with. That the newest is, is an error.
     fn is_behind(&mut self, base: &M) -> Result<bool> {
         let version = base.header().version;
         let change = self.change.as_ref();
         let planned_base = change.and_then(Change::base_version);
-        let Some(base_version) = planned_base.or(self.operation.base_version()) else {
+        let begun_at = planned_base.or(self.operation.base_version());
+        let Some(base_version) = begun_at.max(self.ancestor.as_ref().map(Ancestor::version)) else {
             return Ok(false);
         };
         if base_version <= version {
             return Ok(false);
         }
         if std::mem::replace(&mut self.was_behind, true) {
-            let message = format!(
-                "the write started at version {base_version}, but the newest is {version}: the {} was removed and created \
-                 again; write again",
-                M::NOUN
-            );
-            let error = Error::new(ErrorKind::TransactionExpired, message);
-            return Err(error.with_path(self.folder.root()));
+            return Err(recreated_error(self.folder));
         }
         Ok(true)
     }

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
+use super::ancestor::Ancestor;
 use super::backoff::commit_timeout_error;
-use super::change::{Change, check_gc_floor};
+use super::change::{Change, OnVersion, check_gc_floor};
 use super::commit::{commit_as, commit_onto};
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
@@ -54,6 +55,8 @@ impl<M, C> Default for Queue<M, C> {
 struct PendingChange<M, C> {
     id: u128,
     change: C,
+    /// What the versions that it is applied to have to descend from.
+    ancestor: Ancestor,
     /// The caller's timeout, for the error message.
     timeout: Duration,
     /// The end of the timeout, by the store's monotonic clock.
@@ -71,10 +74,10 @@ struct QueueTicket<'a, M, C> {
 
 impl<M, C> QueueTicket<'_, M, C> {
     /// Removes the change from the queue; None if a leader has taken it.
-    fn cancel(&self) -> Option<C> {
+    fn cancel(&self) -> Option<PendingChange<M, C>> {
         let mut pending = lock(&self.queue.pending);
         let position = pending.iter().position(|other| other.id == self.id)?;
-        Some(pending.remove(position).change)
+        Some(pending.remove(position))
     }
 }
 
@@ -84,10 +87,11 @@ impl<M, C> Drop for QueueTicket<'_, M, C> {
     }
 }
 
-/// Commits a change without an idempotency key, together with others of this process.
+/// Commits a change without an idempotency key, together with others of this process, to a version that descends from
+/// `ancestor`.
 pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     folder: &Folder<M>,
-    change: C,
+    (change, ancestor): (C, Ancestor),
     cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
 ) -> CommitOutcome<Committed<M>> {
@@ -100,6 +104,7 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     lock(&queue.pending).push(PendingChange {
         id,
         change,
+        ancestor,
         timeout,
         deadline: start + timeout,
         commit_id: Arc::clone(&commit_id),
@@ -125,7 +130,12 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
                 // The commits of others have used up the timeout: make one attempt without them. If a
                 // leader has taken the change, its reply is on the way.
                 queue_time = waited();
-                if let Some(change) = ticket.cancel() {
+                if let Some(pending) = ticket.cancel() {
+                    let change = OnVersion {
+                        change: &pending.change,
+                        version: None,
+                        ancestor: pending.ancestor,
+                    };
                     let committed = commit_onto(folder, &change, None, Duration::ZERO).await;
                     return committed.map(|committed| committed.after(queue_time));
                 }
@@ -193,13 +203,18 @@ async fn commit_pending<M: RollLists, C: GroupChange<M>>(
 ) {
     let clock = folder.store().clock();
     while let Some(earliest_deadline) = pending.iter().map(|entry| entry.deadline).min() {
+        let changes = pending.iter();
+        let changes = changes.map(|entry| (entry.change.clone(), entry.ancestor.clone()));
         let batch = ChangeBatch {
             folder,
-            changes: pending.iter().map(|entry| entry.change.clone()).collect(),
+            changes: changes.collect(),
             rejections: Mutex::default(),
         };
         let remaining = earliest_deadline.saturating_sub(clock.monotonic());
+        // Another change of the batch may have begun with a later snapshot.
+        let begun_at = pending.iter().map(|entry| entry.ancestor.version()).max();
         let cached = cached_snapshot.take();
+        let cached = cached.filter(|s| Some(s.manifest.header().version) >= begun_at);
         let result = commit_as(commit_id, folder, &batch, cached, remaining).await;
         let rejections = std::mem::take(&mut *lock(&batch.rejections));
         let now = clock.monotonic();
@@ -232,13 +247,14 @@ async fn commit_pending<M: RollLists, C: GroupChange<M>>(
 /// Several changes as one, and for each the error with which the last attempt left it out.
 struct ChangeBatch<'a, M: Versioned, C> {
     folder: &'a Folder<M>,
-    changes: Vec<C>,
+    changes: Vec<(C, Ancestor)>,
     rejections: Mutex<Vec<Option<Error>>>,
 }
 
 impl<M: Versioned, C: GroupChange<M>> Change<M> for ChangeBatch<'_, M, C> {
     fn apply(&self, base: &M) -> Result<(M, CommitOperation)> {
-        let validate = |change: &C| {
+        let validate = |(change, ancestor): &(C, Ancestor)| {
+            ancestor.check(self.folder, base)?;
             check_gc_floor(self.folder, change, base)?;
             change.check(base)
         };
@@ -247,7 +263,7 @@ impl<M: Versioned, C: GroupChange<M>> Change<M> for ChangeBatch<'_, M, C> {
         let candidates = self.changes.iter().zip(&rejections);
         let accepted: Vec<&C> = candidates
             .filter(|(_, rejection)| rejection.is_none())
-            .map(|(change, _)| change)
+            .map(|((change, _), _)| change)
             .collect();
         let first_rejection = rejections.iter().flatten().next().map(Error::duplicate);
         let all_rejected = accepted.is_empty();

@@ -11,6 +11,7 @@
 //! back did not resolve it), [`crate::ErrorKind::TransactionExpired`] (a vacuum has invalidated the uploaded files;
 //! write again), [`crate::ErrorKind::VersionExpired`] (the version has been vacuumed).
 
+mod ancestor;
 mod attempt;
 mod backoff;
 mod change;
@@ -36,6 +37,7 @@ mod tag;
 mod transactions;
 pub mod vacuum;
 
+pub use self::ancestor::Ancestor;
 pub use self::attempt::was_committed;
 pub use self::change::{Change, RequiredVersion};
 pub(crate) use self::change::{OnVersion, Operation, check_required_version};
@@ -52,8 +54,8 @@ pub use self::lists::{ListWriter, RollLists};
 pub use self::manifest::{
     CommitOperation, Header, HeaderMut, Transaction, TransactionLimits, TransactionList, Versioned,
 };
-pub(crate) use self::outcome::CommitOutcome;
 pub use self::outcome::Committed;
+pub(crate) use self::outcome::{CommitError, CommitOutcome};
 pub use self::pointer::Pointer;
 pub use self::removal::remove_versions;
 pub(crate) use self::staged::{Staged, remove};

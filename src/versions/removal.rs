@@ -16,11 +16,15 @@
 //! A process that has the folder open may put the pointer back between two manifests; it takes the pointer back once it
 //! does not find the manifest ([`super::recover`]).
 //!
+//! Without a pointer and manifests there are leftovers. A writer that creates versions with rows uploads these first, so
+//! what is for a first version and younger than a day is spared.
+//!
 //! Late requests: a commit that was under way finds no pointer and fails. Its objects are removed if they land before the
 //! last listing; a manifest that lands later blocks new versions in the folder until it is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::{GetOptions, ObjectMeta};
 
@@ -28,12 +32,14 @@ use super::folder::{Folder, list_objects};
 use super::manifest::Header;
 use super::names;
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
-use super::vacuum::Vacuumable;
+use super::vacuum::{Vacuumable, before, store_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::begun::run_to_end;
 
 /// How often what is left is listed again: writers that were under way may add to it.
 const MAX_ROUNDS: u32 = 5;
+/// How old an object is that a writer of a first version left behind.
+const MIN_LEFTOVER_AGE: Duration = Duration::from_hours(24);
 /// The maximum number of manifests that are removed concurrently.
 const CONCURRENT_DELETIONS: usize = 16;
 
@@ -49,7 +55,10 @@ pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
     };
     let mut known = BTreeMap::new();
     for round in 0..MAX_ROUNDS {
-        let objects = Objects::list(folder).await?;
+        let mut objects = Objects::list(folder).await?;
+        if matches!(target, Target::Leftovers) {
+            objects.spare_new(folder).await?;
+        }
         if objects.is_empty() {
             if round == 0 {
                 return Err(not_found_error(folder));
@@ -197,8 +206,8 @@ async fn read_manifest<M: Vacuumable>(folder: &Folder<M>, version: u64) -> Resul
 
 /// The objects of a folder.
 struct Objects {
-    /// The paths of those other than the pointer and manifests, relative to the folder.
-    others: Vec<String>,
+    /// Those other than the pointer and manifests, by their paths relative to the folder.
+    others: BTreeMap<String, ObjectMeta>,
     /// The manifests by version.
     manifests: BTreeMap<u64, ObjectMeta>,
     /// The pointer, if it can be parsed, and its metadata.
@@ -208,10 +217,11 @@ struct Objects {
 impl Objects {
     /// Lists data before manifests: if none of these is of a new table, nor is any of the data.
     async fn list<M: Vacuumable>(folder: &Folder<M>) -> Result<Self> {
-        let mut others = Vec::new();
+        let mut others = BTreeMap::new();
         for below in M::FOLDERS.iter().chain(&[names::MANIFESTS]) {
-            let listed = list_objects(folder, below).await?;
-            others.extend(listed.into_keys().filter(|p| M::base_version(p).is_some()));
+            let mut listed = list_objects(folder, below).await?;
+            listed.retain(|path, _| M::base_version(path).is_some());
+            others.append(&mut listed);
         }
         let listed = list_objects(folder, names::MANIFESTS).await?;
         let manifests = listed
@@ -227,6 +237,18 @@ impl Objects {
 
     fn is_empty(&self) -> bool {
         self.others.is_empty() && self.manifests.is_empty() && self.pointer.is_none()
+    }
+
+    /// Leaves out what a first version may be about to list: one is created after its objects. Those of a writer that failed
+    /// are a vacuum's.
+    async fn spare_new<M: Vacuumable>(&mut self, folder: &Folder<M>) -> Result<()> {
+        let is_of_first = |path: &str| M::base_version(path) == Some(0);
+        if self.others.keys().any(|path| is_of_first(path)) {
+            let cutoff = before(store_time(folder).await?, MIN_LEFTOVER_AGE);
+            self.others
+                .retain(|path, meta| !is_of_first(path) || meta.last_modified <= cutoff);
+        }
+        Ok(())
     }
 
     /// Removes the objects of versions of which `oldest_version` is the oldest that is retained. Returns early where another
@@ -273,7 +295,7 @@ impl Objects {
     }
 
     async fn remove_others<M: Vacuumable>(&self, folder: &Folder<M>) -> Result<()> {
-        let paths: Vec<String> = self.others.iter().map(|path| folder.path(path)).collect();
+        let paths: Vec<String> = self.others.keys().map(|path| folder.path(path)).collect();
         folder.store().delete_all(&paths).await
     }
 

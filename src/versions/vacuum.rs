@@ -11,6 +11,9 @@
 //! Hidden files, which writers that were killed leave on local disks, are removed once their process has
 //! ended, whatever their age, or, if that is not known, a week after the last write.
 //!
+//! The names of manifests recur where all versions are removed and others created, so they are removed by their ETags: a
+//! request that is late hits nothing that came later. Other names do not recur.
+//!
 //! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
 //! version is missing, because its references are not known. If another vacuum has raised the floor
 //! further, this one stops without an error.
@@ -25,6 +28,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{ObjectMeta, PutMode};
 use serde_json::json;
 
+use super::ancestor::Ancestor;
 use super::change::Change;
 use super::commit::commit;
 use super::folder::{Folder, list_objects, list_root};
@@ -34,6 +38,7 @@ use super::names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::temp_name::{is_hidden, is_stale, probe_path};
+use crate::sync::begun::run_to_end;
 use crate::sync::progress;
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
@@ -44,6 +49,8 @@ const CONCURRENT_READS: usize = 16;
 const MAX_REPORTED_MANIFESTS: usize = 100;
 /// The number of objects after whose removal the progress is counted. Bulk deletions have fewer.
 const REMOVED_AT_ONCE: usize = 10_000;
+/// The number of manifests that are removed concurrently.
+const CONCURRENT_DELETIONS: usize = 32;
 /// How old hidden files are, of processes of which nothing is known, when they are removed.
 const MIN_HIDDEN_AGE: Duration = Duration::from_hours(7 * 24);
 
@@ -125,7 +132,8 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
         prepare().await?;
         committed
     };
-    let report = find_unreferenced(folder, &*manifest, cutoffs).await?;
+    let (report, e_tags) = find_unreferenced(folder, &*manifest, cutoffs).await?;
+    check_same(folder, &*manifest).await?;
     let progress = progress::current();
     let mut uncounted = (report.files.len() + report.manifests.len()) as u64;
     if let Some(progress) = &progress {
@@ -133,8 +141,7 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
     }
     if !dry_run {
         progress::begin_phase("remove");
-        let unreferenced = report.files.iter().chain(&report.manifests);
-        let paths = unreferenced.map(|relative| folder.path(relative));
+        let paths = report.files.iter().map(|relative| folder.path(relative));
         let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
         for chunk in paths.chunks(REMOVED_AT_ONCE) {
             folder.store.delete_all(chunk).await?;
@@ -144,12 +151,43 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
             }
         }
         remove_hidden(&folder.store, &hidden).await;
+        let manifests = report.manifests.iter().zip(e_tags);
+        let removals = manifests.map(|(relative, e_tag)| {
+            let path = folder.path(relative);
+            async move {
+                let store = &folder.store;
+                store
+                    .delete_unchanged(&path, e_tag.as_deref())
+                    .await
+                    .map(drop)
+            }
+        });
+        // A Vec, because the future of the iterator itself would not be Send.
+        run_to_end(removals.collect(), CONCURRENT_DELETIONS).await?;
     }
     if let Some(progress) = &progress {
         progress.add_files(uncounted);
         progress.add_bytes(report.bytes);
     }
     Ok(report)
+}
+
+/// Refuses a folder whose versions were removed and created again since `manifest`: what was listed may be the new ones'.
+async fn check_same<M: Versioned>(folder: &Folder<M>, manifest: &M) -> Result<()> {
+    let newest = folder.newest().await?.manifest;
+    let checked = Ancestor::of(manifest)
+        .check_descends(folder, &*newest)
+        .await;
+    checked.map_err(|e| {
+        let message = format!(
+            "the {} was removed and created again during the vacuum, which removed nothing; start it again",
+            M::NOUN
+        );
+        match e.kind() {
+            ErrorKind::TransactionExpired => Error::new(e.kind(), message).with_path(folder.root()),
+            _ => e,
+        }
+    })
 }
 
 /// Removes hidden files, which nothing needs: those of another user may not be removable.
@@ -228,13 +266,14 @@ fn oldest_retained<M: Versioned>(
 }
 
 /// Finds the objects below `gc_floor` that no retained version references, the manifests of versions
-/// that are not retained, and hidden files that nobody will finish.
+/// that are not retained, and hidden files that nobody will finish; and the ETags of these manifests.
 async fn find_unreferenced<M: Vacuumable>(
     folder: &Folder<M>,
     manifest: &M,
     cutoffs: Cutoffs,
-) -> Result<VacuumReport> {
+) -> Result<(VacuumReport, Vec<Option<String>>)> {
     let header = manifest.header();
+    let mut e_tags = Vec::new();
     let mut report = VacuumReport {
         oldest_version: header.oldest_version,
         files: Vec::new(),
@@ -250,7 +289,7 @@ async fn find_unreferenced<M: Vacuumable>(
                 M::NOUN,
                 folder.root()
             );
-            return Ok(report);
+            return Ok((report, e_tags));
         }
         // The references of a missing manifest are not known, so nothing may be removed.
         References::Missing(manifests) => {
@@ -274,13 +313,14 @@ async fn find_unreferenced<M: Vacuumable>(
             && !header.retains(version)
         {
             report.manifests.push(relative);
+            e_tags.push(meta.e_tag);
             report.bytes = report.bytes.saturating_add(meta.size);
         } else if is_stale(&meta, cutoffs.hidden) {
             report.files.push(relative);
             report.bytes = report.bytes.saturating_add(meta.size);
         }
     }
-    Ok(report)
+    Ok((report, e_tags))
 }
 
 /// The objects that retained versions reference.

@@ -198,9 +198,10 @@ class Table(Maintenance):
     def drop(store: Store, path: str) -> None:
         """Remove a table with all its versions. There is no way back.
 
-        Stop its writers before: a commit that is under way fails, or leaves objects that block a new table at
-        `path`. Files of the table's folder that `add_files` left in place stay. A removal that was interrupted is
-        finished by another one.
+        Stop its writers before: a commit that is under way fails, or may leave a manifest that blocks a new table at
+        `path`. Nothing that began on the dropped table is ever committed to a new one. What a killed `write_table` left
+        before there was a table is spared for a day. Files of the table's folder that `add_files` left in place stay.
+        A removal that was interrupted is finished by another one.
 
         Raises:
             NotFound: There is no table at `path`.

@@ -1,13 +1,16 @@
 //! The change that restores the rows and columns of an older version.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::table::format::{CommitOperation, FORMAT, TableManifest};
-use crate::versions::Change;
+use crate::table::{Committed, Table};
+use crate::versions::commit::commit_onto;
+use crate::versions::{Ancestor, Change, OnVersion};
 
 /// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with
 /// [`ErrorKind::VersionExpired`] if the version has been vacuumed.
@@ -57,4 +60,17 @@ impl Change<TableManifest> for Restore {
     fn base_version(&self) -> Option<u64> {
         None
     }
+}
+
+/// Restores the content of a version as a new version.
+pub async fn restore(table: &Table, version: u64, timeout: Duration) -> Result<Committed> {
+    // Read first: the version is of this table, or the commit fails.
+    let newest = table.newest().await?;
+    let from = table.manifest_at(version).await?;
+    let change = OnVersion {
+        change: &Restore { from },
+        version: None,
+        ancestor: Ancestor::of(&*newest.manifest),
+    };
+    Ok(commit_onto(table, &change, Some(newest), timeout).await?)
 }
