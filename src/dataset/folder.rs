@@ -17,6 +17,7 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::store::content_tag::content_tag;
 use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
+use crate::versions::names::CHAIN_HEAD;
 
 /// A file as it was listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) struct FolderFile {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FolderState {
     pub(super) files: BTreeMap<String, FolderFile>,
+    /// Whether there is a folder with the name of that in which a chain has its head.
+    pub(super) may_be_chain: bool,
 }
 
 impl FolderState {
@@ -44,7 +47,11 @@ impl FolderState {
             };
             Some((meta.location.filename()?.to_owned(), file))
         };
+        let chain_head = path::join(key, CHAIN_HEAD);
+        let head_folder = chain_head.rsplit_once('/').map(|(folder, _)| folder);
+        let mut folders = listing.folders.iter();
         Ok(Self {
+            may_be_chain: folders.any(|folder| Some(folder.as_str()) == head_folder),
             files: listing
                 .files
                 .into_iter()

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
-use crate::versions::names::POINTER;
+use crate::versions::names::{CHAIN_HEAD, POINTER};
 
 /// Publishes the parts of a write as its dataset, ordered by task and sequence.
 ///
@@ -340,7 +340,7 @@ fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) 
         && parts.next().is_none()
 }
 
-/// The error for a table in the folder, or for a file under a part's name that no dataset left: without `overwrite` it is
+/// The error for a table or a chain in the folder, or for a file under a part's name that no dataset left: without `overwrite` it is
 /// not replaced.
 async fn find_foreign_file(
     steps: &Steps<'_, '_>,
@@ -349,6 +349,12 @@ async fn find_foreign_file(
     let key = steps.lease.key;
     if steps.folder.files.contains_key(POINTER) {
         return Ok(Some(holds_table_error(key)));
+    }
+    if steps.folder.may_be_chain && steps.store.is_file(&path::join(key, CHAIN_HEAD)).await? {
+        let message = format!("{key:?} holds a chain; a dataset needs a folder of its own");
+        return Ok(Some(
+            Error::new(ErrorKind::InvalidPath, message).with_path(key),
+        ));
     }
     if publication.overwrite {
         return Ok(None);

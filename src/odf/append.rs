@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use futures::future::try_join;
+use futures::try_join;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ use super::rules::ChainState;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::probe_conditional_writes;
-use crate::versions::names::{CHAIN_HEAD, POINTER};
+use crate::versions::names::{CHAIN_HEAD, DATASET_MARKER, POINTER};
 
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
@@ -66,8 +66,8 @@ impl BlockDraft {
 
 impl Chain {
     /// Creates the dataset with its first block, a `Seed` of the system time `time`, which defaults to now.
-    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::InvalidPath`] if the folder holds a table or a
-    /// pipeline; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
+    /// [`ErrorKind::AlreadyExists`] if there is a head; [`ErrorKind::InvalidPath`] if the folder holds a table, a
+    /// pipeline or a dataset; [`ErrorKind::UnsafeStore`] if the store ignores conditions.
     pub async fn create(
         &self,
         id: &DatasetId,
@@ -79,17 +79,22 @@ impl Chain {
             let message = "the dataset exists already";
             Error::new(ErrorKind::AlreadyExists, message).with_path(self.root())
         };
-        let pointer = self.path(POINTER);
-        let (has_head, has_versions) =
-            try_join(self.store().is_file(&path), self.store().is_file(&pointer)).await?;
+        let (pointer, marker) = (self.path(POINTER), self.path(DATASET_MARKER));
+        let (has_head, has_versions, has_dataset) = try_join!(
+            self.store().is_file(&path),
+            self.store().is_file(&pointer),
+            self.store().is_file(&marker)
+        )?;
         if has_head {
             return Err(exists());
         }
-        if has_versions {
-            let message = format!(
-                "{:?} holds a table or a pipeline; a chain needs a folder of its own",
-                self.root()
-            );
+        let others = [
+            (has_versions, "table or a pipeline"),
+            (has_dataset, "dataset"),
+        ];
+        if let Some((_, other)) = others.iter().find(|(is_there, _)| *is_there) {
+            let root = self.root();
+            let message = format!("{root:?} holds a {other}; a chain needs a folder of its own");
             return Err(Error::new(ErrorKind::InvalidPath, message).with_path(self.root()));
         }
         probe_conditional_writes(self.store(), self.root()).await?;

@@ -51,16 +51,22 @@ pub(crate) async fn create_checked<M: RollLists>(
     created
 }
 
-/// Refuses a folder that has versions or a chain, and a store that does not honor conditional writes.
+/// Refuses a folder that has versions, a chain or a dataset, and a store that does not honor conditional writes.
 pub(crate) async fn check_creatable<M: Versioned>(folder: &Folder<M>) -> Result<()> {
     let head = folder.path(names::CHAIN_HEAD);
-    let (newest, has_chain) = join!(folder.find_newest(), folder.store.is_file(&head));
+    let marker = folder.path(names::DATASET_MARKER);
+    let (newest, has_chain, has_dataset) = join!(
+        folder.find_newest(),
+        folder.store.is_file(&head),
+        folder.store.is_file(&marker)
+    );
     if newest?.is_some() {
         return Err(already_exists_error(folder));
     }
-    if has_chain? {
+    let others = [(has_chain?, "chain"), (has_dataset?, "dataset")];
+    if let Some((_, other)) = others.iter().find(|(is_there, _)| *is_there) {
         let message = format!(
-            "{:?} holds a chain; a {} needs a folder of its own",
+            "{:?} holds a {other}; a {} needs a folder of its own",
             folder.root(),
             M::NOUN
         );

@@ -7,8 +7,10 @@ use crate::store::path;
 
 /// The pointer: the object that names the newest manifest.
 pub(crate) const POINTER: &str = "_latest_manifest";
-/// The head of an ODF chain. A folder has a chain or versions.
+/// The head of an ODF chain. A folder has a chain, versions or a dataset.
 pub(crate) const CHAIN_HEAD: &str = "refs/head";
+/// The marker of a dataset, which has a folder of its own.
+pub(crate) const DATASET_MARKER: &str = "_SUCCESS";
 /// The folder of the manifests.
 pub(crate) const MANIFESTS: &str = "manifest";
 const TRANSACTIONS: &str = "manifest/transactions/";
