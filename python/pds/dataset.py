@@ -337,6 +337,8 @@ class ParquetDatasetStore(Summarized):
     def delete_dataset(self, dataset_key: str | None = None, *, key: str | None = None) -> None:
         """Delete the folder of a dataset with all files in it.
 
+        Datasets in folders below and files of others are deleted, too, which `pds drop` does only with `--recursive`.
+
         Raises:
             NotFound: The folder does not exist.
             InvalidPath: A table, a pipeline or a chain is in the folder. Nothing is deleted.

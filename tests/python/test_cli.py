@@ -55,7 +55,8 @@ def test_list(run: Run, url: str, datasets: pds.ParquetDatasetStore) -> None:
     assert run("dataset", "list", url, "b") == (0, "b/one\nb/two\n", "")
 
 
-def test_list_of_nothing(run: Run, url: str) -> None:
+def test_list_of_nothing(run: Run, url: str, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
     assert run("dataset", "list", url) == (0, "", "")
 
 

@@ -153,6 +153,13 @@ def test_a_terminal_is_asked(answer: str, code: int, is_left: bool, tmp_path: Pa
     assert (tmp_path / "lake" / "d").exists() == is_left
 
 
+def test_versions_that_do_not_exist_yet_are_2(run: Run) -> None:
+    for argv in (["tag", "lake/p", "x", "99"], ["tag", "lake/t", "x", "99"], ["head", "lake/t", "--as-of", "99"]):
+        code, out, err = run(*argv)
+        assert (code, out, "there is no version 99; the newest is " in err) == (2, "", True), err
+    assert lines(run, "tag", "lake/p", "x", "1") == [{"version": 2}]
+
+
 @pytest.mark.parametrize(
     "argv", ["head lake/p --stage zz", "head lake/p --stage s --as-of zz", "tag lake/p --delete zz"]
 )

@@ -388,6 +388,8 @@ def test_damage_is_found(run: Run, table: pds.Table, tmp_path: Path) -> None:
         (["tag", "lake/events", "--delete", "zz"], 2, "the tag 'zz' does not exist"),
         (["tag", "lake/events", "--delete"], 2, "--delete takes the name"),
         (["tag", "lake/events", "x", "1", "--delete"], 2, "and no version"),
+        (["tag", "lake/events", "x", "99"], 2, "there is no version 99; the newest is 1"),
+        (["tag", "lake/events", "x", "0"], 2, "version 0 does not exist"),
         (["ls", "nowhere"], 1, "there is nothing at 'nowhere'"),
     ],
 )

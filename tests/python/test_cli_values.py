@@ -13,6 +13,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import duckdb
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pc
 import pytest
@@ -97,12 +99,28 @@ def test_duckdb_reads_the_csv(run: Run, tmp_path: Path) -> None:
     assert duckdb.sql(query).to_arrow_table().cast(FLAT.schema).equals(FLAT)
 
 
-def test_a_single_column_with_nulls(run: Run, tmp_path: Path) -> None:
-    """A null is an empty line: a reader must not skip it."""
-    pds.write_table("t", FLAT.select(["number"]))
-    text = scan(run, "t", "csv")
-    read = pc.read_csv(io.BytesIO(text.encode()), parse_options=pc.ParseOptions(ignore_empty_lines=False))
-    assert read.equals(FLAT.select(["number"]))
+@pytest.mark.parametrize("values", [[None, 2, None], ["a", None, "", "b", None]])
+def test_a_single_column_with_nulls(run: Run, tmp_path: Path, values: list[int | str | None]) -> None:
+    """A null is an empty line: a reader must not skip it. In quotes it would be an empty text."""
+    pds.write_dataset("d", pa.table({"x": values}))
+    (tmp_path / "d.csv").write_text(text := scan(run, "d", "csv"))
+    parse = pc.ParseOptions(ignore_empty_lines=False)
+    convert = pc.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    read = pc.read_csv(io.BytesIO(text.encode()), parse_options=parse, convert_options=convert)
+    assert read["x"].to_pylist() == values
+    assert pl.read_csv("d.csv")["x"].to_list() == values
+    query = "FROM read_csv('d.csv', header=true, allow_quoted_nulls=false)"
+    assert [value for (value,) in duckdb.sql(query).fetchall()] == values
+    # pandas makes a null of an empty text, too.
+    printed = pd.read_csv("d.csv", skip_blank_lines=False)["x"]
+    assert [None if is_null else value for value, is_null in zip(printed, printed.isna(), strict=True)] == [
+        value or None for value in values
+    ]
+
+
+def test_the_help_says_what_a_null_of_a_single_column_is(run: Run) -> None:
+    for verb in ("scan", "export", "import"):
+        assert "a null of a single column is an empty line" in " ".join(run(verb, "--help")[1].split())
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson"])
@@ -210,10 +228,10 @@ def test_what_only_prints_is_quiet_too(argv: str) -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("argv", ["--version", "completion bash"])
-def test_a_full_disk_is_one_line(argv: str) -> None:
-    """Of `--help` argparse drops the error itself."""
-    done = _shell(f"pds {argv} > /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("argv", ["--help", "scan --help", "dataset delete --help", "--version", "completion bash"])
+def test_a_full_disk_is_one_line(argv: str, unbuffered: str) -> None:
+    done = _shell(f"pds {argv} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert (done.returncode, done.stderr) == (1, b"pds: [Errno 28] No space left on device\n")
 
 

@@ -29,8 +29,9 @@ Every command takes the URL of the thing itself: `s3://bucket/lake/events`, `abf
 
 `--as-of` takes a version, a time with a time zone, or a tag. `-o json|ndjson|csv` prints for programs: data goes to
 stdout, problems go to stderr. What deletes asks first; a program passes `--yes`. Times are in UTC, bytes hexadecimal
-digits; in CSV a null is empty and an empty text is `""`. Options of the store are passed as
-`--option name=value`. Credentials are safer in environment variables, which other users of the machine cannot see.
+digits; in CSV a null is empty and an empty text is `""`. Other datasets and files in the folder of a dataset are
+deleted only with `--recursive`. Options of the store are passed as `--option name=value`. Credentials are safer in
+environment variables, which other users of the machine cannot see.
 
 Exit codes: 0 for success, 1 for damaged data or a failed operation, 2 for an invalid command line, 3 for a commit that
 lost against another writer (nothing was changed), 4 for a commit of which nobody knows whether it landed, 130 after an
@@ -81,10 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return print_error(error, next((code for kinds, code in codes if isinstance(error, kinds)), FAILED))
     except BrokenPipeError:
-        # The reader (`head`, for example) closed the pipe: the flush at exit must not write to it either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader closed the pipe, as `head` does.
+        _drop_output()
         return FAILED
     except OSError as error:
+        _drop_output()
         return print_error(error, FAILED)
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)
@@ -97,6 +99,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     finally:
         # Help and versions were printed: an error of stdout is to be seen here, and not at exit.
         sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Drop what stdout does not take: the flush at exit would fail again, with another exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _import_errors() -> ModuleType:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, Final
 
+from pds.by_url import Entry, find_kind
 from pds.by_url import list as list_entries
 from pds.cli.codes import OK
+from pds.cli.folders import has_something, list_contents
 from pds.cli.history import describe_operation
 from pds.cli.output import print_fields, print_rows
 from pds.cli.thing import Thing, to_pipeline_version
@@ -15,7 +15,7 @@ from pds.errors import (
     NotFound,
 )
 from pds.store import Store
-from pds.urls import normalize_url
+from pds.urls import join_url
 
 if TYPE_CHECKING:
     import argparse
@@ -25,22 +25,40 @@ if TYPE_CHECKING:
     from pds.producers.pipeline import Pipeline
     from pds.table.table import Table
 
+_LISTINGS_AT_ONCE: Final = 16
+
 
 def list_things(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print what lies below a URL."""
     entries = list_entries(args.url, storage_options=options)
-    if not entries and not _has_something(args.url, options):
-        raise NotFound(f"there is nothing at {args.url!r}")
-    print_rows(["kind", "path", "url"], [(entry.kind, entry.path, entry.url) for entry in entries], args.output)
+    with Store(args.url, options) as store:
+        if not entries and not has_something(store):
+            raise NotFound(f"there is nothing at {args.url!r}")
+        entries += _list_in_datasets(store, [entry.path for entry in entries if entry.kind == "dataset"])
+    rows = sorted((entry.path, entry.kind, entry.url) for entry in entries)
+    print_rows(["kind", "path", "url"], [(kind, path, url) for path, kind, url in rows], args.output)
     return OK
 
 
-def _has_something(url: str, options: dict[str, object]) -> bool:
-    normal, _ = normalize_url(url)
-    if normal.startswith("file://"):
-        return Path(unquote(normal.removeprefix("file://"))).is_dir()
-    with Store(url, options) as store:
-        return any(True for _ in store.list_files("")) or any(True for _ in store.list_folders(""))
+def _list_in_datasets(store: Store, datasets: list[str]) -> list[Entry]:
+    """Return what lies in the folders of datasets, which `pds.list` does not look into: one listing for each."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 for what lists
+
+    with ThreadPoolExecutor(_LISTINGS_AT_ONCE) as pool:
+        listings = pool.map(lambda folder: _list_in_dataset(store, folder), datasets)
+        return [entry for entries in listings for entry in entries]
+
+
+def _list_in_dataset(store: Store, folder: str) -> list[Entry]:
+    contents = list_contents(store, folder)
+    entries: list[Entry] = []
+    # Folders come before those in them. What is in a table is the table's.
+    for path in sorted({*contents.datasets, *contents.things} - {folder}):
+        is_inside = any(entry.kind != "dataset" and path.startswith(f"{entry.path}/") for entry in entries)
+        kind = None if is_inside else "dataset" if path in contents.datasets else find_kind(store, path)
+        if kind is not None:
+            entries.append(Entry(kind, path, join_url(store.url, path)))
+    return entries
 
 
 def show(args: argparse.Namespace, options: dict[str, object]) -> int:

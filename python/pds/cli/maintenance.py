@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
+from pds.cli.folders import check_deletion
 from pds.cli.output import print_fields, print_problems, print_rows
 from pds.cli.progress import choose_progress
 from pds.cli.thing import Thing, to_known_version
@@ -20,7 +21,9 @@ from pds.table.table import Table
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
+    from pds.producers.pipeline import Pipeline
     from pds.progress import ProgressArgument
 
 
@@ -69,12 +72,11 @@ def optimize(args: argparse.Namespace, options: dict[str, object]) -> int:
     thing = Thing(args, options)
     if args.sort and thing.kind != "table":
         raise thing.refuse("has no sort order of its own: leave out --sort")
-    _refuse_progress_of_chains(thing, args)
+    progress = choose_progress(args)
     if thing.kind == "chain":
-        compacted = thing.chain().compact()
+        compacted = thing.chain().compact(progress=progress)
         print_fields({"head": thing.chain().head if compacted is None else compacted.after}, args.output)
         return OK
-    progress = choose_progress(args)
     if thing.kind == "pipeline":
         result: Any = thing.pipeline().compact(progress=progress)
     else:
@@ -84,23 +86,15 @@ def optimize(args: argparse.Namespace, options: dict[str, object]) -> int:
     return OK
 
 
-def _refuse_progress_of_chains(thing: Thing, args: argparse.Namespace) -> None:
-    if thing.kind == "chain" and args.progress:
-        raise thing.refuse(f"does not report the progress of `pds {args.verb}`: leave out --progress")
-
-
 def vacuum(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Remove objects that no retained version needs."""
     thing = Thing(args, options)
-    _refuse_progress_of_chains(thing, args)
     age = to_age(args.older_than)
     if not args.dry_run:
         require_consent(args, f"remove the versions of {args.url!r} that are older than {args.older_than:g} days")
-    if thing.kind == "chain":
-        result: Any = thing.chain().vacuum(age, dry_run=args.dry_run)
-    else:
-        opened = thing.table() if thing.kind == "table" else thing.pipeline()
-        result = opened.vacuum(age, dry_run=args.dry_run, progress=choose_progress(args))
+    kinds: dict[str, Callable[[], Any]] = {"chain": thing.chain, "table": thing.table}
+    opened: Any = kinds.get(thing.kind, thing.pipeline)()
+    result = opened.vacuum(age, dry_run=args.dry_run, progress=choose_progress(args))
     paths = [*result.files, *getattr(result, "manifests", ())]
     print_rows(["path"], [(path,) for path in paths], args.output)
     return OK
@@ -122,19 +116,20 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
     if args.name is not None and not args.delete and args.name.isascii() and args.name.isdigit():
         # `--as-of` would take it for a version.
         raise InvalidInput(f"{args.name!r} is the number of a version, not a name: `pds tag URL NAME {args.name}`")
-    tags = thing.table().tags if thing.kind == "table" else thing.pipeline().tags
+    opened: Table | Pipeline = thing.table() if thing.kind == "table" else thing.pipeline()
+    tags = opened.tags
     if args.delete and args.name not in tags:
         raise InvalidInput(f"the tag {args.name!r} does not exist")
     if args.name is None:
         print_rows(["tag", "version"], sorted(tags.items()), args.output)
         return OK
-    if thing.kind == "table":
-        table = thing.table()
-        commit = table.tags.delete(args.name) if args.delete else table.tags.create(args.name, args.version)
+    if args.version is not None and args.version > opened.version:
+        raise InvalidInput(f"there is no version {args.version}; the newest is {opened.version}")
+    if isinstance(opened, Table):
+        commit = opened.tags.delete(args.name) if args.delete else opened.tags.create(args.name, args.version)
         version = commit.version
     else:
-        pipeline = thing.pipeline()
-        version = pipeline.untag(args.name) if args.delete else pipeline.tag(args.name, args.version)
+        version = opened.untag(args.name) if args.delete else opened.tag(args.name, args.version)
     print_fields({"version": version}, args.output)
     return OK
 
@@ -142,7 +137,12 @@ def tag(args: argparse.Namespace, options: dict[str, object]) -> int:
 def drop(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Delete a table or a dataset with all of its versions."""
     thing = Thing(args, options)
-    require_consent(args, f"delete the {thing.kind} {args.url!r} with all of its rows")
+    more = ""
+    if thing.kind == "dataset":
+        more = check_deletion(thing.store, thing.path, is_recursive=args.recursive)
+    elif args.recursive:
+        raise thing.refuse("is dropped without what others have in its folder: leave out --recursive")
+    require_consent(args, f"delete the {thing.kind} {args.url!r} with all of its rows{more}")
     if thing.kind == "table":
         Table.drop(thing.store, thing.path)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +14,14 @@ from pds.defaults import RETENTION
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from _typeshed import SupportsWrite
+
     _Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 has no public name
 
 _DAY_SECONDS: Final = 86400.0
 _RETENTION_DAYS: Final = RETENTION / timedelta(days=1)
 _HEAD_ROWS: Final = 10
+_OUTPUT: Final = "the format (default: text); in CSV a null of a single column is an empty line"
 SHELLS: Final = ("bash", "zsh", "fish")
 """The shells that `pds completion` knows."""
 
@@ -36,6 +40,13 @@ class _Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_intermixed = False
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Let the caller see that stdout cannot be written: argparse drops such errors."""
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -129,7 +140,7 @@ def _add_things(commands: _Commands) -> None:
     ):
         verb = commands.add_parser(name, parents=[_common()], help=description, description=description)
         verb.set_defaults(run=(module, function), verb=name)
-        verb.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+        verb.add_argument("-o", "--output", choices=FORMATS, default="text", help=_OUTPUT)
         verbs[name] = verb
     as_of = "a version, a time with a time zone, or a tag (default: the newest version)"
     for name in ("show", "schema", "files", "head", "scan", "verify"):
@@ -157,6 +168,7 @@ def _add_things(commands: _Commands) -> None:
     _add_retention(verbs["vacuum"], "minimum age of removed versions and objects (default: 7)")
     for name in ("vacuum", "drop"):
         _add_consent(verbs[name])
+    _add_recursive(verbs["drop"])
     for name in ("check", "verify", "optimize", "vacuum"):
         _add_progress(verbs[name])
 
@@ -165,7 +177,8 @@ def _add_export(commands: _Commands) -> None:
     description = "write the metadata of another format beside a table, for the readers of that format"
     export = commands.add_parser("export", parents=[_common()], help=description, description=description)
     export.set_defaults(run=("exports", "export"), verb="export")
-    export.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+    export.add_argument("-o", "--output", choices=FORMATS, default="text", help=_OUTPUT)
+    _add_progress(export)
     export.add_argument("--to", choices=("delta", "iceberg"), default="delta", help="the format (default: delta)")
     location = "where readers of Iceberg find the table (default: that of the last export, or URL)"
     export.add_argument("--location", metavar="URL", help=location)
@@ -178,7 +191,7 @@ def _add_import(commands: _Commands) -> None:
     description = "make a table in the folder of a Delta or Iceberg table, over the same files"
     parser = commands.add_parser("import", parents=[_common()], help=description, description=description)
     parser.set_defaults(run=("imports", "import_table"))
-    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="the format (default: text)")
+    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help=_OUTPUT)
     parser.add_argument("--from", dest="source", choices=("delta", "iceberg"), default="delta", help="(default: delta)")
     take_over = "make the Delta table read-only for other systems"
     parser.add_argument("--take-over", action="store_true", help=take_over)
@@ -186,6 +199,11 @@ def _add_import(commands: _Commands) -> None:
 
 def _add_consent(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_recursive(verb: argparse.ArgumentParser) -> None:
+    description = "delete the other datasets and files in the folder of the dataset, too"
+    verb.add_argument("--recursive", action="store_true", help=description)
 
 
 def _add_progress(verb: argparse.ArgumentParser) -> None:
@@ -231,6 +249,8 @@ def _add_datasets(commands: _Commands) -> None:
         verb.set_defaults(run=("stores", function))
         if name in ("clean", "delete"):
             _add_consent(verb)
+        if name == "delete":
+            _add_recursive(verb)
         if name == "verify":
             _add_progress(verb)
         if name == "clean":

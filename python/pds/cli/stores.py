@@ -12,11 +12,11 @@ from pds import ParquetDatasetStore, errors
 from pds.by_url import find_kind
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
+from pds.cli.folders import check_deletion, has_something, is_left_by_writers
 from pds.cli.output import print_error, print_line
 from pds.cli.progress import choose_progress
-from pds.cli.thing import PART_FILE
 from pds.doctor import judge, probe
-from pds.errors import InvalidInput, VerificationFailed
+from pds.errors import InvalidInput, NotFound, VerificationFailed
 from pds.odf import Dataset
 from pds.paths import normalize_folder_path
 from pds.urls import join_url, normalize_url
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     import argparse
 
     from pds import Store
-
-_UNMARKED: Final = ("manifest.json", "_publish.json")
-"""What else a writer of a dataset leaves if it is killed before the marker is there."""
 
 _VERDICTS: Final = {
     "safe": "safe: tables, pipelines and chains can be kept here",
@@ -38,9 +35,17 @@ _VERDICTS: Final = {
 
 def list_datasets(store: Store, args: argparse.Namespace) -> int:
     """Print the keys of the datasets."""
-    for key in ParquetDatasetStore(store).list_datasets(args.key or ""):
+    keys = ParquetDatasetStore(store).list_datasets(args.key or "")
+    if not keys and not has_something(store, args.key or ""):
+        raise _make_not_found(args)
+    for key in keys:
         print_line(key)
     return OK
+
+
+def _make_not_found(args: argparse.Namespace) -> NotFound:
+    place = f"{args.key!r} in {args.url!r}" if args.key else repr(args.url)
+    return NotFound(f"there is nothing at {place}", path=args.key)
 
 
 def show_manifest(store: Store, args: argparse.Namespace) -> int:
@@ -52,8 +57,11 @@ def show_manifest(store: Store, args: argparse.Namespace) -> int:
 def verify_datasets(store: Store, args: argparse.Namespace) -> int:
     """Verify every byte of a dataset, or of all."""
     datasets = ParquetDatasetStore(store)
+    keys = [args.key] if args.key else datasets.list_datasets()
+    if not keys:
+        raise NotFound(f"there are no datasets below {args.url!r}")
     code = OK
-    for key in [args.key] if args.key else datasets.list_datasets():
+    for key in keys:
         try:
             report = datasets.verify_dataset(key, progress=choose_progress(args))
         except (errors.DatasetIncomplete, errors.ManifestCorrupted) as error:
@@ -72,15 +80,21 @@ def clean_dataset(store: Store, args: argparse.Namespace) -> int:
     _refuse_others(store, args, {"table": "vacuum", "pipeline": "vacuum", "chain": "vacuum"})
     require_consent(args, f"remove what killed writers left of {args.key!r}")
     removed = ParquetDatasetStore(store).clean_dataset(args.key, older_than=age.total_seconds())
+    # Uploads that were aborted may have been all there was.
+    if not removed and not has_something(store, args.key):
+        raise _make_not_found(args)
     print_line(f"{args.key}: {removed} leftovers removed")
     return OK
 
 
 def delete_dataset(store: Store, args: argparse.Namespace) -> int:
     """Delete a dataset, or what is left of one."""
+    more = ""
     if _refuse_others(store, args, {"table": "drop"}) is None:
         _check_leftovers(store, args.key)
-    require_consent(args, f"delete the dataset {args.key!r} with all of its rows")
+    else:
+        more = check_deletion(store, args.key, is_recursive=args.recursive)
+    require_consent(args, f"delete the dataset {args.key!r} with all of its rows{more}")
     ParquetDatasetStore(store).delete_dataset(args.key)
     print_line(f"{args.key}: deleted")
     return OK
@@ -102,7 +116,7 @@ def _check_leftovers(store: Store, key: str) -> None:
     prefix = f"{normalize_folder_path(key)}/"
     for file in store.list_files(key, recursive=True):
         name = file.path.removeprefix(prefix)
-        if name not in _UNMARKED and not PART_FILE.fullmatch(name):
+        if not is_left_by_writers(name):
             raise InvalidInput(f"{key!r} is not a dataset, and has other files, such as {file.path!r}; name a dataset")
 
 
