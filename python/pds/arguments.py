@@ -32,7 +32,8 @@ _MAX_SECONDS = 100 * 365 * 86400
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …
 
-The index of a data frame of pandas is a column if it has a name, and is left out if it has none.
+The index of a data frame of pandas is a column if it has a name, and is left out if it has none. A reader gives its
+rows once: a second call of pds refuses it. One that others have emptied has 0 rows, which pyarrow cannot tell.
 """
 
 
@@ -96,7 +97,8 @@ def read_stream(data: object) -> Iterator[pa.Table | pa.RecordBatchReader]:
     """Yield the data as `arrow_stream` returns it, to be read within.
 
     Raises:
-        InvalidInput: An earlier call has read the data; or a reader of the caller raised an exception, the cause.
+        InvalidInput: An earlier call of pds has read the data (see `read_batches`); or a reader of the caller raised an
+            exception, the cause.
     """
     with keep_cause(data) as watched:
         yield arrow_stream(watched)

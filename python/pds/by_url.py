@@ -38,7 +38,7 @@ from pds.errors import (
 from pds.options import WriteOptions
 from pds.progress import reported
 from pds.store import Store
-from pds.urls import join_url, merge_options, split_url
+from pds.urls import join_url, leads_through_file, merge_options, split_url
 
 if TYPE_CHECKING:
     import builtins
@@ -92,6 +92,7 @@ def open_table(
         NotFound: There is no table, or no such tag.
         VersionExpired: A vacuum removed the version.
         InvalidInput: The URL, the version or an option is not valid.
+        InvalidPath: The name of the folder has a backslash. So it is for all functions that take a URL of a folder.
         InvalidType: An argument has an invalid type.
     """
     from pds.table.table import Table  # noqa: PLC0415 who reads a dataset needs none
@@ -125,7 +126,8 @@ def write_table(  # noqa: PLR0913 what a table is made of
     Args:
         url: As for `open_table`.
         data: Any object with `__arrow_c_stream__`: tables and streams of pyarrow, polars, pandas, DuckDB. A stream is
-            written in bounded memory. The index of a data frame of pandas is a column if it has a name.
+            written in bounded memory. A reader that a call of pds has read is refused; one that others have emptied
+            has 0 rows. The index of a data frame of pandas is a column if it has a name.
         mode: What to do if the table exists: `"error"` refuses, `"append"` adds the rows, `"overwrite"` replaces all
             rows (older versions keep theirs), `"ignore"` writes nothing.
         key: The names of the columns that identify a row. Of an existing table it must be the same.
@@ -206,6 +208,8 @@ def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Tab
 def _check_mode(mode: str, schema_mode: str, idempotency_key: object) -> None:
     if mode not in _MODES:
         raise InvalidInput(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
+    if schema_mode not in ("strict", "merge"):
+        raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
     if mode == "overwrite" and schema_mode != "strict":
         raise InvalidInput('schema_mode="merge" is for mode="append"; change the columns with table.alter')
     if idempotency_key is not None and mode in ("error", "ignore"):
@@ -303,6 +307,8 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
 
     Raises:
         InvalidInput: The URL or an option is not valid.
+        InvalidPath: As for `open_table`; or a file is in the place of a folder; or a table or a pipeline is in the
+            folder.
         AlreadyExists, InvalidType, ResourceLocked: As for `ParquetDatasetStore.write_dataset`.
     """
     store, path = open_parent(url, storage_options, credential_provider)
@@ -317,7 +323,14 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
         compression_level=checked.compression_level,
         memory_limit=checked.memory_limit,
     )
-    return datasets.write_dataset(data, path, overwrite=overwrite, run_id=run_id, metadata=metadata, progress=progress)
+    try:
+        return datasets.write_dataset(
+            data, path, overwrite=overwrite, run_id=run_id, metadata=metadata, progress=progress
+        )
+    except NotFound as error:
+        if not leads_through_file(url):
+            raise
+        raise InvalidPath("a file is in the place of a folder of this path", path=path) from error
 
 
 def open_pipeline(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType, RemoteStoreError
+from pds.frames import fit_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,24 +39,26 @@ def convert_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 an optional dependen
     if len(columns) < len(frame.columns):
         (name, _), *_ = Counter(map(str, frame.columns)).most_common(1)
         raise InvalidInput(f"column {name!r} is there twice; rename one of them")
-    names = list(frame.index.names)
-    # pyarrow keeps a range of numbers as metadata, not as a column.
-    is_range = isinstance(frame.index, sys.modules["pandas"].RangeIndex)
-    if not is_range:
-        for name in names:
-            if name is not None and (str(name) in columns or names.count(name) > 1):
-                raise InvalidInput(
-                    f"the index has the name {str(name)!r}, which another column has; rename it, or leave it out with "
-                    f"frame.reset_index(drop=True)"
-                )
+    names = [None if name is None else str(name) for name in frame.index.names]
+    for name in [name for name in names if name is not None]:
+        if name in columns or names.count(name) > 1:
+            raise InvalidInput(
+                f"the index has the name {name!r}, which another column has; rename it, or leave it out with "
+                f"frame.reset_index(drop=True)"
+            )
     unnamed = [level for level, name in enumerate(names) if name is None]
-    if unnamed and len(unnamed) < len(names):
+    has_index = len(unnamed) < len(names)
+    if not has_index:
+        frame = frame.copy(deep=False)
+        frame.index = sys.modules["pandas"].RangeIndex(len(frame))
+    elif unnamed:
         frame = frame.set_axis(frame.index.droplevel(unnamed))
-    leaves_index_out = len(unnamed) == len(names) and not is_range
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False if leaves_index_out else None)
+        # Otherwise pyarrow keeps a range of numbers as metadata, which are those of this frame and not of a table.
+        table = pa.Table.from_pandas(frame, preserve_index=True if has_index else None)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidType(f"the data frame cannot be converted to Arrow data: {error}") from error
+    return fit_metadata(table)
 
 
 def refuse_data(data: object) -> InvalidType:
@@ -94,6 +97,8 @@ def refuse_closed(rows: object) -> None:
 def read_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a reader, once: to a second call it would seem to have no rows.
 
+    A reader that others than pds have emptied has no rows: pyarrow does not tell it from one that never had any.
+
     Raises:
         InvalidInput: Batches of it were read by this function before. A call that is replayed reads none.
     """
@@ -117,8 +122,8 @@ def keep_cause(data: object) -> Iterator[object]:
     Through the Arrow C stream interface, the engine gets the text of the exception alone.
 
     Raises:
-        InvalidInput: An earlier call has read the data, or the reader raised an exception that is not of pds. One of
-            pds is raised as it is.
+        InvalidInput: An earlier call of pds has read the data (see `read_batches`), or the reader raised an exception
+            that is not of pds. One of pds is raised as it is.
     """
     failures: list[Exception] = []
     # Other streams may be of C++ or Rust, which are read without the GIL.

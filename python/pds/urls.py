@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from pds.errors import InvalidInput, InvalidType
+from pds.errors import InvalidInput, InvalidPath, InvalidType
 
-__all__ = ["join_url", "merge_options", "normalize_url", "split_url"]
+__all__ = ["join_url", "leads_through_file", "merge_options", "normalize_url", "split_url"]
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # `s3:/bucket`, `dbfs:/x` and `C:/x` are mistakes, `a:b` may be a file.
@@ -50,6 +51,7 @@ def split_url(url: object) -> tuple[str, str, dict[str, str]]:
 
     Raises:
         InvalidInput: The URL is not valid, or has no folder below its store.
+        InvalidPath: The name of the folder has a backslash, which the keys of datasets take for a slash.
         InvalidType: It is neither a text nor a path.
     """
     normal, implied = normalize_url(url)
@@ -68,7 +70,18 @@ def split_url(url: object) -> tuple[str, str, dict[str, str]]:
         raise InvalidInput(message)
     if not parent or not path:
         raise InvalidInput("the URL must name a folder, such as s3://bucket/lake/events or ./lake/events")
+    if "\\" in path:
+        raise InvalidPath(f"path {path!r} has a backslash", path=path)
     return f"{scheme}://{parent}", path, implied
+
+
+def leads_through_file(url: object) -> bool:
+    """Return whether a URL is that of a file of the local file system, or of a folder below one."""
+    normal, _ = normalize_url(url)
+    if not normal.startswith("file://"):
+        return False
+    folder = Path(_unquote(normal.removeprefix("file://")))
+    return any(place.is_file() for place in (folder, *folder.parents))
 
 
 def join_url(url: str, folder: str) -> str:

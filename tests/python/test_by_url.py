@@ -15,7 +15,7 @@ import pds
 from pds.urls import normalize_url, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROWS = pa.table({"id": [1, 2, 3], "city": ["Riga", "Oslo", None]})
 MORE = pa.table({"id": [3, 4], "city": ["Bonn", "Rome"]})
@@ -153,6 +153,9 @@ def test_modes(here: Path) -> None:
         pds.write_table("events", MORE, mode="replace")  # type: ignore[arg-type]
     with pytest.raises(pds.InvalidInput, match="schema_mode"):
         pds.write_table("events", MORE, mode="overwrite", schema_mode="merge")
+    for place, mode in (("new", "error"), ("new", "append"), ("events", "overwrite"), ("events", "ignore")):
+        with pytest.raises(pds.InvalidInput, match='schema_mode must be "strict" or "merge", not \'x\''):
+            pds.write_table(place, MORE, mode=mode, schema_mode="x")  # type: ignore[arg-type]
     with pytest.raises(pds.NotFound):
         pds.open_table("nothing")
     wider = MORE.append_column("n", pa.array([1, 2]))
@@ -209,6 +212,41 @@ def test_what_is_not_meant_as_a_path(here: Path, url: str | Path) -> None:
     assert [*here.iterdir()] == []
     pds.write_table("./C:/lake/t", ROWS)
     pds.write_table("./~nosuch/t", ROWS)
+
+
+CALLS: dict[str, Callable[[str | Path], object]] = {
+    "write_table": lambda url: pds.write_table(url, ROWS, mode="append"),
+    "write_dataset": lambda url: pds.write_dataset(url, ROWS, overwrite=True),
+    "read_dataset": pds.read_dataset,
+    "scan_dataset": pds.scan_dataset,
+    "open_table": pds.open_table,
+    "open_pipeline": pds.open_pipeline,
+    "open_chain": pds.open_chain,
+    "scan_polars": pds.scan_polars,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_backslash_names_no_other_folder(here: Path, call: Callable[[str | Path], object]) -> None:
+    """The keys of datasets take it for a slash."""
+    pds.write_dataset("a/b", MORE)
+    for url in ("./a\\b", str(here / "a\\b"), Path("a\\b"), f"file://{here.parent}/a%5Cb", "memory://name/a\\b/c"):
+        with pytest.raises(pds.InvalidPath, match="has a backslash"):
+            call(url)
+    with pytest.raises(pds.InvalidPath, match="has a backslash"):
+        pds.sql("FROM './a\\b'")
+    assert pds.read_dataset("a/b").equals(MORE)
+    assert [path.name for path in here.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("call", [pds.write_table, pds.write_dataset])
+@pytest.mark.parametrize("place", ["x.parquet", "x.parquet/y", "x.parquet/y/z"])
+def test_a_file_in_the_place_of_a_folder(here: Path, call: Callable[..., object], place: str) -> None:
+    (here / "x.parquet").write_bytes(b"mine")
+    for url in (place, (here / place).as_uri()):
+        with pytest.raises(pds.InvalidPath, match="a file is in the place of a folder"):
+            call(url, ROWS)
+    assert (here / "x.parquet").read_bytes() == b"mine"
 
 
 def test_links_and_what_is_above_them(here: Path) -> None:

@@ -1,7 +1,7 @@
 """The Dagster IO manager for tables, run by Dagster itself."""
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_metadata_of_the_asset_itself_stays(run: Callable[..., Any], lake: pds.S
 )
 def test_anything_with_an_arrow_stream_is_written(run: Callable[..., Any], lake: pds.Store, make: Any) -> None:
     for _ in range(2):
-        run(_asset(make()))
+        run(_asset(iter([make()])))
     assert pds.Table(lake, "orders").scan().to_pyarrow().to_pylist() == ROWS.to_pylist()
 
 
@@ -221,6 +221,83 @@ def test_an_upstream_asset_of_another_run_is_loaded(run: Callable[..., Any]) -> 
     assert len(seen) == 2
 
 
+# -- the first run ---------------------------------------------------------------
+
+
+def _broken_stream() -> pa.RecordBatchReader:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from ROWS.to_batches()
+        raise OSError("the source broke")
+
+    return pa.RecordBatchReader.from_batches(ROWS.schema, batches())
+
+
+FAILURES: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {
+    "stream": (_broken_stream, {}, "InvalidInput", "OSError: the source broke"),
+    "stream to append": (_broken_stream, {"pds/mode": "append"}, "InvalidInput", "OSError: the source broke"),
+    "null in the key": (
+        lambda: pa.table({"id": pa.array([None, 1], pa.int64())}),
+        {"pds/mode": "upsert", "pds/key": "id"},
+        "InvalidInput",
+        "null in key column",
+    ),
+    "key twice": (
+        lambda: pl.DataFrame({"x": [0.0, 1.0, -0.0], "y": [None, 1, 2]}),
+        {"pds/mode": "upsert", "pds/key": ["x"]},
+        "InvalidInput",
+        "two rows have the same x",
+    ),
+    "no type": (lambda: pd.DataFrame({"id": [1, "x"]}), {}, "InvalidType", "column id"),
+    "column twice": (lambda: pd.DataFrame([[1, 2]], columns=["id", "id"]), {}, "InvalidInput", "'id' is there twice"),
+}
+
+
+@pytest.mark.parametrize(("make", "metadata", "error", "text"), FAILURES.values(), ids=FAILURES.keys())
+def test_a_first_run_that_fails_leaves_no_table(
+    run: Callable[..., Any], tmp_path: Path, make: Any, metadata: Any, error: str, text: str
+) -> None:
+    cause = _error(run(_asset(iter([make()]), metadata), raise_on_error=False), "orders")
+    assert cause.cls_name == error
+    assert text in cause.message
+    assert [path for path in tmp_path.rglob("lake/**/*") if path.is_file()] == []
+    other = pa.table({"other": ["columns"]})
+    assert run(_asset(other)).success
+    assert pds.open_table(tmp_path / "lake/orders").scan().to_pyarrow().equals(other)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append", "upsert"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_run_creates_the_table_meanwhile(
+    run: Callable[..., Any], lake: pds.Store, monkeypatch: pytest.MonkeyPatch, mode: str, stream: bool
+) -> None:
+    """Rows in memory are written to its table. A stream that may have been read is not."""
+    metadata = {"pds/mode": mode, "pds/key": "id"}
+    check = pds.dagster.new_tables.check_is_no_dataset
+
+    def create(store: pds.Store, path: str) -> None:
+        check(store, path)
+        pds.Table.create(store, path, ROWS.schema, key="id").append(ROWS.slice(0, 1))
+
+    monkeypatch.setattr(pds.dagster.new_tables, "check_is_no_dataset", create)
+    rows = ROWS.slice(1)
+    values = iter([rows.to_reader() if stream else rows])
+    result = run(_asset(values, metadata), raise_on_error=False)
+    expected = [2, 3] if mode == "overwrite" else [1, 2, 3]
+    if stream and mode != "upsert":
+        assert _error(result, "orders").cls_name == "CommitConflict"
+        expected = [1]
+    assert sorted(pds.Table(lake, "orders").scan().to_pyarrow()["id"].to_pylist()) == expected
+
+
+def test_a_reader_of_an_earlier_run_is_refused(run: Callable[..., Any], lake: pds.Store) -> None:
+    orders = _asset(iter([ROWS.to_reader()] * 2))
+    assert run(orders).success
+    cause = _error(run(orders, raise_on_error=False), "orders")
+    assert cause.cls_name == "InvalidInput"
+    assert "were read before" in cause.message
+    assert pds.Table(lake, "orders").scan().count() == ROWS.num_rows
+
+
 # -- modes -------------------------------------------------------------------------
 
 
@@ -295,7 +372,7 @@ def test_another_key_than_that_of_the_table_is_refused(run: Callable[..., Any], 
     run(_asset(ROWS, {"pds/key": "id"}))
     cause = _error(run(_asset(ROWS, {"pds/key": "name"}), raise_on_error=False), "orders")
     assert "key=['id']" in cause.message
-    assert pds.Table(lake, "orders").version == 2
+    assert pds.Table(lake, "orders").version == 1
 
 
 def test_a_folder_that_is_a_dataset_is_refused(run: Callable[..., Any], lake: pds.Store) -> None:

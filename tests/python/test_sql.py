@@ -123,6 +123,30 @@ def test_names_that_duckdb_reads_itself() -> None:
     assert pds.sql("SELECT count(*) FROM read_parquet('lake/x.parquet')").fetchall() == expected
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("WITH \"n/o\" AS (SELECT 1) FROM 'N/O'", [(1,)]),
+        ('WITH "n/o" AS (SELECT 1 AS x), b AS (FROM "n/o") SELECT (WITH c AS (FROM \'n/o\') FROM c) FROM b', [(1,)]),
+        ('WITH RECURSIVE "n/o" AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM "n/o" WHERE x < 3) FROM "n/o"', [*"123"]),
+        ("WITH \"lake/one\" AS (SELECT 1 AS x) FROM 'lake/one'", [(1,)]),
+        # What is not in the scope of a name reads the URL.
+        ("WITH \"lake/one\" AS (SELECT x + 1 FROM 'lake/one') FROM 'lake/one'", [(8,)]),
+        ("WITH a AS (FROM 'lake/one'), \"lake/one\" AS (SELECT 1 AS x) FROM a", [(7,)]),
+        ("SELECT (WITH \"lake/one\" AS (SELECT 1) FROM 'lake/one'), x FROM 'lake/one'", [(1, 7)]),
+        ("FROM 'lake/one' UNION ALL (WITH \"lake/one\" AS (SELECT 1) FROM 'lake/one') ORDER BY 1", [(1,), (7,)]),
+    ],
+)
+def test_names_of_a_with_clause_are_no_urls(query: str, expected: list[Any]) -> None:
+    pds.write_table("lake/one", pa.table({"x": [7]}))
+    assert pds.sql(query).fetchall() == [(int(row[0]), *row[1:]) for row in expected]
+
+
+def test_a_url_that_a_with_clause_reads_before_it_has_a_name() -> None:
+    with pytest.raises(pds.NotFound, match="neither a table"):
+        pds.sql("WITH a AS (FROM 'n/o'), \"n/o\" AS (SELECT 1) FROM a")
+
+
 def test_variables_are_no_tables() -> None:
     connection = tables = query = pa.table({"a": [1]})  # noqa: F841 DuckDB would find them
     for name in ("connection", "tables", "query", "sources"):

@@ -37,15 +37,17 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import pyarrow as pa
 from dagster import IOManager, MetadataValue
 
 from pds import ParquetDatasetStore, errors
+from pds.arguments import read_stream
 from pds.dagster.arrow import InputType, check_columns, make_table_schema
 from pds.dagster.names import INTENT, escape, get_path, join
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
+from pds.frames import to_pandas
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import remote_store
     from dagster import AssetKey, InputContext, OutputContext
 
@@ -127,8 +129,9 @@ class DatasetIOManager(IOManager):
 
         Raises:
             AlreadyExists: The key has the dataset of another asset.
-            InvalidInput: The mapping does not have exactly the partitions of the run.
-            InvalidType: A value has no ``__arrow_c_stream__``.
+            InvalidInput: The mapping does not have exactly the partitions of the run; or a value is a reader that
+                raised an exception, or a frame with two columns of one name.
+            InvalidType: A value has no ``__arrow_c_stream__``, or Arrow has no type for a column of it.
         """
         keys = _get_output_keys(context)
         values = _map_partitions(obj, list(keys))
@@ -209,7 +212,7 @@ class DatasetIOManager(IOManager):
         table = self._datasets.read_dataset(key, columns=columns)
         if frame == "polars.DataFrame":
             return sys.modules["polars"].from_arrow(table)
-        return table.to_pandas() if frame == "pandas.DataFrame" else table
+        return to_pandas(lambda: table) if frame == "pandas.DataFrame" else table
 
 
 class _Arrow(Protocol):
@@ -276,17 +279,17 @@ def _map_partitions(obj: object, partitions: Collection[str | None]) -> dict[str
 
 def _write(datasets: ParquetDatasetStore, obj: _Arrow, key: str, run_id: str, owner: dict[str, str]) -> _Written:
     """Write a dataset by prepare and publish, because the staged parts have the size of the files."""
-    stream = pa.RecordBatchReader.from_stream(obj)
-    write = datasets.begin_write(key, overwrite=True, run_id=run_id, metadata=owner or None)
-    try:
-        parts = write.prepare(stream) or write.prepare_empty(stream.schema)
-    except BaseException:
-        # The first error is raised, and not an error of the cleanup.
-        with contextlib.suppress(RemoteStoreError):
-            write.abort_all()
-        raise
-    manifest = write.publish(parts, stream.schema)
-    return _Written(manifest, stream.schema, sum(part.bytes for part in parts))
+    with read_stream(obj) as rows:
+        write = datasets.begin_write(key, overwrite=True, run_id=run_id, metadata=owner or None)
+        try:
+            parts = write.prepare(rows) or write.prepare_empty(rows.schema)
+        except BaseException:
+            # The first error is raised, and not an error of the cleanup.
+            with contextlib.suppress(RemoteStoreError):
+                write.abort_all()
+            raise
+        manifest = write.publish(parts, rows.schema)
+    return _Written(manifest, rows.schema, sum(part.bytes for part in parts))
 
 
 def _make_metadata(written: list[_Written]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from dagster import MultiPartitionsDefinition, TimeWindowPartitionsDefinition
 
 from pds.errors import InvalidInput
+from pds.inputs import read_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -120,8 +121,6 @@ class PartitionGuard:
         self._schema = schema
         self.where = partitions.to_expression(schema)
         """The filter of the partitions."""
-        self.failure: InvalidInput | None = None
-        """What was refused while a stream was read."""
 
     def check(self, rows: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
         """Return the rows: those in memory are checked, and those of a stream will be while it is read.
@@ -135,12 +134,8 @@ class PartitionGuard:
         return pa.RecordBatchReader.from_batches(rows.schema, self._check_batches(rows))
 
     def _check_batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        for batch in rows:
-            try:
-                self._check_table(pa.Table.from_batches([batch]))
-            except InvalidInput as error:
-                self.failure = error
-                raise
+        for batch in read_batches(rows):
+            self._check_table(pa.Table.from_batches([batch]))
             yield batch
 
     def _check_table(self, rows: pa.Table) -> None:

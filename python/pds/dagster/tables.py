@@ -13,23 +13,24 @@ from pds import Table
 from pds.arguments import arrow_stream, is_in_memory
 from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
 from pds.dagster.names import get_path, join
+from pds.dagster.new_tables import create_table
 from pds.dagster.partitions import PartitionGuard, Partitions
 from pds.dagster.runs import check_has_partitions, find_step_context, make_idempotency_key
 from pds.dagster.settings import StoreSettings
 from pds.dagster.table_options import TableOptions
-from pds.errors import AlreadyExists, InvalidType, RemoteStoreError, VersionExpired
-from pds.table.existing import check_is_no_dataset, find_table
-from pds.table.options import NewTable
+from pds.errors import InvalidType, VersionExpired
+from pds.table.existing import find_table
+from pds.table.options import NewRows, NewTable
 from pds.urls import join_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
     import pyarrow.compute as pc
     from dagster import AssetKey, InputContext, OutputContext
 
-    from pds import CommitResult, Store, TableScan
+    from pds import CommitResult, TableScan
 
 _FRAMES: Final = {
     **FRAMES,
@@ -47,8 +48,10 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
 
         defs = dg.Definitions(assets=[orders], resources={"io_manager": PdsTableIOManager(url="s3://bucket/lake")})
 
-    The table of the asset `["silver", "orders"]` is the folder `silver/orders` of the store. It is created by the first
-    run, with the columns of its rows. The output of an op is the table `run id/step key/output name`.
+    The table of the asset `["silver", "orders"]` is the folder `silver/orders` of the store. The first run creates it,
+    together with its rows and with their columns, so a run that fails leaves no table. Only for streams that are
+    upserted, or that have partitions, it is created before. The output of an op is the table
+    `run id/step key/output name`.
 
     The metadata of an asset says how it is written:
 
@@ -104,24 +107,28 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
         check_has_partitions(context)
         partitions = Partitions.of(context, options.partition_expr)
         rows, path = _to_arrow(obj), get_path(context)
-        table = find_table(self.store, path)
-        options.check_table(table)
-        schema = NewTable.of(rows.schema, (), (), ()).schema if table is None else table.schema
-        guard = None if partitions is None else PartitionGuard(partitions, schema)
-        guarded, where = (rows, None) if guard is None else (guard.check(rows), guard.where)
+        existing = find_table(self.store, path)
+        options.check_table(existing)
+        schema = NewTable.of(rows.schema, (), (), ()).schema if existing is None else existing.schema
+        where = None
+        if partitions is not None:
+            guard = PartitionGuard(partitions, schema)
+            rows, where = guard.check(rows), guard.where
         key = make_idempotency_key(context, rows, is_append=options.mode == "append")
-        if table is None:
-            table = _create_table(self.store, path, schema, options)
-        try:
-            result = options.write(table, guarded, where, key)
+        if existing is None:
+            new = NewTable(schema, options.key, options.sort_by, [])
+            first = NewRows(rows, is_in_memory(rows), key)
+            is_upsert, has_partitions = options.mode == "upsert", partitions is not None
+            table, result = create_table(
+                self.store, path, new, first, is_upsert=is_upsert, has_partitions=has_partitions
+            )
+        else:
+            table, result = existing, None
+        if result is None:
+            result = options.write(table, rows, where, key)
             if result.replayed and options.mode != "append" and table.refresh().version != result.version:
                 # Another commit may have replaced the rows of the earlier attempt.
-                result = options.write(table, guarded, where, None)
-        except RemoteStoreError:
-            # The engine has the message of an error that was raised while it read a stream, and not its type.
-            if guard is not None and guard.failure is not None:
-                raise guard.failure from None
-            raise
+                result = options.write(table, rows, where, None)
         counts_partition = options.mode == "overwrite" and partitions is not None and len(partitions.keys) == 1
         self._report(context, table, result, counts_partition=counts_partition)
 
@@ -183,15 +190,6 @@ class PdsTableIOManager(StoreSettings, ConfigurableIOManager):
         return _load(table, target.frame, columns, where)
 
 
-def _create_table(store: Store, path: str, schema: pa.Schema, options: TableOptions) -> Table:
-    check_is_no_dataset(store, path)
-    try:
-        return Table.create(store, path, schema, key=options.key, sort_by=options.sort_by)
-    except AlreadyExists:
-        # Another run of the asset, of another partition, has just created it.
-        return Table(store, path)
-
-
 def _to_arrow(obj: Any) -> pa.Table | pa.RecordBatchReader:  # noqa: ANN401 a value of any type
     if type(obj).__module__.startswith("polars") and type(obj).__name__ == "LazyFrame":
         obj = obj.collect()
@@ -220,7 +218,7 @@ def _load(table: Table, frame: str, columns: list[str] | None, where: pc.Express
         lazy = table.scan_polars() if where is None else _scan_partitions(table, where)
         return lazy if columns is None else lazy.select(columns)
     scan = table.scan(columns, where=where)
-    read = {
+    read: dict[str, Callable[[], object]] = {
         "pds.TableScan": lambda: scan,
         "pyarrow.Table": scan.to_pyarrow,
         "pyarrow.RecordBatchReader": scan.to_reader,

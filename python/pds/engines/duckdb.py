@@ -114,15 +114,23 @@ def _find_tables(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
 
 
 def _find_references(tree: object) -> Iterator[dict[str, Any]]:
-    pending = [tree]
+    """Yield the references to tables, without those to the common table expressions of a `WITH` around them."""
+    pending: list[tuple[object, frozenset[str]]] = [(tree, frozenset())]
     while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            if node.get("type") == "BASE_TABLE":
-                yield node
-            pending += node.values()
-        elif isinstance(node, list):
-            pending += node
+        node, common = pending.pop()
+        if isinstance(node, list):
+            pending += [(child, common) for child in node]
+        if not isinstance(node, dict):
+            continue
+        if node.get("type") == "BASE_TABLE" and (node.get("schema_name") or node["table_name"].lower() not in common):
+            yield node
+        for entry in node.get("cte_map", {}).get("map", ()):
+            # It sees those before it, and itself only if it is recursive.
+            pending.append((entry["value"], common))
+            common |= {entry["key"].lower()}
+        if node.get("type") == "RECURSIVE_CTE_NODE":
+            common |= {node["cte_name"].lower()}
+        pending += [(child, common) for name, child in node.items() if name != "cte_map"]
 
 
 def _check_columns(name: str, schema: pa.Schema) -> None:

@@ -63,7 +63,8 @@ def test_any_producer(ds: pds.ParquetDatasetStore, name: str) -> None:
     manifest = ds.write_dataset(PRODUCERS[name](ROWS), "a")
     result = ds.read_dataset("a")
     assert manifest.row_count == 100
-    assert result.schema.equals(expected.schema, check_metadata=True)
+    # pandas itself writes in its metadata how many rows the frame has.
+    assert result.schema.equals(expected.schema, check_metadata=name != "pandas")
     assert result.to_pydict() == ROWS.to_pydict()
 
 

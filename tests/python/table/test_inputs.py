@@ -59,6 +59,7 @@ def test_of_an_index_of_several_levels_those_with_a_name_are_columns(tmp_path: A
         (pd.DataFrame([[1, 2]], columns=["id", "id"]), "column 'id' is there twice"),
         (pd.DataFrame([[1, 2]], columns=[1, "1"]), "column '1' is there twice"),
         (FRAME.set_axis(pd.Index([7, 8, 9], name="id")), "the index has the name 'id'.*reset_index"),
+        (FRAME.set_axis(pd.RangeIndex(3, name="id")), "the index has the name 'id'.*reset_index"),
         (pd.DataFrame({"c": [1 + 2j]}), "complex"),
         (pd.DataFrame({"c": [1, "a"]}), "column c"),
         (pd.DataFrame({"c": ["\ud800"]}), "surrogates"),
