@@ -157,12 +157,16 @@ impl Store {
         let condition = e_tag.map_or(Condition::Always, |e_tag| {
             Condition::Matches(e_tag.to_owned())
         });
+        // S3 answers 409 while another request for the name is under way.
+        let is_transient =
+            |e: &Error| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::AlreadyExists);
         let mut sent = 1;
         loop {
             match self.delete_if(path, &condition).await {
                 Ok(_) => return Ok(true),
                 Err(e) if e.kind() == ErrorKind::Conflict => return Ok(false),
-                Err(e) if e.kind() == ErrorKind::Unavailable && sent < MAX_DELETIONS => {}
+                Err(e) if is_transient(&e) && sent < MAX_DELETIONS => {}
+                Err(e) if is_transient(&e) => return Err(e.with_kind(ErrorKind::Unavailable)),
                 Err(e) => return Err(e),
             }
             sent += 1;

@@ -43,7 +43,8 @@ pub async fn begin_staged(
 }
 
 /// Writes `input` as data files for the columns and the sort order of `base`. Every row has to satisfy the predicate. After
-/// an error it removes the files. [`ErrorKind::TransactionExpired`] if `base` is not there any more, or not for this process.
+/// an error it removes the files. [`crate::ErrorKind::TransactionExpired`] if `base` is not there any more, or not for this
+/// process.
 pub async fn stage(
     table: &Table,
     base: &TableManifest,
@@ -63,7 +64,7 @@ pub async fn stage(
 
 /// Commits files that were staged for `base`, in this order; with a predicate in the place of the rows that satisfy it.
 ///
-/// [`ErrorKind::TransactionExpired`] if `base` has been vacuumed, or the table dropped and created again since then.
+/// [`crate::ErrorKind::TransactionExpired`] if `base` has been vacuumed, or the table dropped and created again since then.
 pub async fn commit_staged(
     table: &Table,
     base: &TableManifest,
