@@ -388,25 +388,32 @@ def test_vacuum_takes_no_age_at_which_writes_are_under_way(local: odf.Dataset) -
         local.vacuum(older_than=5)  # type: ignore[arg-type]
 
 
-def test_a_folder_has_a_chain_or_versions(memory_store: pds.Store) -> None:
+def test_a_folder_has_a_chain_or_versions_or_a_dataset(store: pds.Store) -> None:
     schema = pa.schema([("id", pa.int64())])
+    rows, datasets = pa.table({"id": [1]}), pds.ParquetDatasetStore(store)
 
     def update(name: str) -> None:
-        pipeline = pds.Pipeline(memory_store, name)
+        pipeline = pds.Pipeline(store, name)
         pipeline.source("s", key=pa.int64(), value=pa.int64())
         pipeline.update(s=pds.Changes([(1, 1)]))
 
-    odf.Dataset.create(memory_store, "chain")
-    pds.Table.create(memory_store, "table", schema)
-    update("pipeline")
-    calls: list[Callable[[], object]] = [
-        lambda: pds.Table.create(memory_store, "chain", schema),
-        lambda: update("chain"),
-        lambda: odf.Dataset.create(memory_store, "table"),
-        lambda: odf.Dataset.create(memory_store, "pipeline"),
-    ]
-    before = sorted(file.path for file in memory_store.list_files("", recursive=True))
-    for call in calls:
+    makers: dict[str, Callable[[str], object]] = {
+        "chain": lambda name: odf.Dataset.create(store, name),
+        "table": lambda name: pds.Table.create(store, name, schema),
+        "pipeline": update,
+        "dataset": lambda name: datasets.write_dataset(rows, name),
+    }
+    for name, make in makers.items():
+        make(name)
+    calls = {
+        (name, other): lambda name=name, make=make: make(name)
+        for name in makers
+        for other, make in makers.items()
+        if name != other and {name, other} != {"table", "pipeline"}
+    }
+    calls["chain", "overwrite"] = lambda: datasets.write_dataset(rows, "chain", overwrite=True)
+    before = sorted(file.path for file in store.list_files("", recursive=True))
+    for names, call in calls.items():
         with pytest.raises(pds.InvalidPath, match="needs a folder of its own"):
             call()
-    assert sorted(file.path for file in memory_store.list_files("", recursive=True)) == before
+        assert sorted(file.path for file in store.list_files("", recursive=True)) == before, names
