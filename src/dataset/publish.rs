@@ -340,8 +340,8 @@ fn is_single_file_replacement(steps: &Steps<'_, '_>, publication: &Publication) 
         && parts.next().is_none()
 }
 
-/// The error for a table or a chain in the folder, or for a file under a part's name that no dataset left: without `overwrite` it is
-/// not replaced.
+/// The error for a table or a chain in the folder, or for a file under a part's name that no dataset left: without
+/// `overwrite` it is not replaced.
 async fn find_foreign_file(
     steps: &Steps<'_, '_>,
     publication: &Publication,

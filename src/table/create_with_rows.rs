@@ -14,7 +14,6 @@ use super::{Snapshot, Table, TableColumns, TableWriteOptions, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::versions::{
     Transaction, check_creatable, create_checked, is_not_created, list_objects, remove,
-    remove_versions,
 };
 
 /// Creates a table with the rows of `input`. Returns its first snapshot and the files. Errors are those of
@@ -51,23 +50,32 @@ pub async fn create_with_rows(
 }
 
 /// Checks that the files of a table that was just created are there: another process may have dropped a table of this place
-/// between the upload and the creation, and all of its objects.
+/// between the upload and the creation, and all of its objects. The table stays: others may have committed to it. Where the
+/// files cannot be listed, the creation stands, and a read notices what is missing.
 async fn check_present(table: &Table, files: &[DataFile]) -> Result<()> {
     if files.is_empty() {
         return Ok(());
     }
-    let listed = list_objects(table, names::DATA).await?;
+    let listed = match list_objects(table, names::DATA).await {
+        Ok(listed) => listed,
+        Err(e) => {
+            log::warn!(
+                "the files of the new table {:?} were not listed: {e}",
+                table.root()
+            );
+            return Ok(());
+        }
+    };
     let Some(lost) = files.iter().find(|file| !listed.contains_key(&file.path)) else {
         return Ok(());
     };
-    // Nobody could read it.
-    remove_versions(table).await?;
     let message = format!(
-        "another process dropped what was at {:?} while the rows of the new table were written, and {} with it; write again",
+        "another process dropped what was at {:?} while the rows of the new table were written, and {} with it; drop the \
+         new table and write again",
         table.root(),
         lost.path
     );
-    Err(Error::new(ErrorKind::TransactionExpired, message).with_path(table.root()))
+    Err(Error::new(ErrorKind::PartCorrupted, message).with_path(table.root()))
 }
 
 /// The first version, with files.
