@@ -1,10 +1,11 @@
-//! Arguments from Python: Arrow streams and schemas, which are not copied, and numbers of seconds.
+//! Arguments from Python: Arrow streams and schemas, which are not copied, numbers of seconds and scopes.
 
 use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
 use pds::parquet::types::batch_without_hidden_keys;
+use pds::producers::ChangeScope;
 use pds::{Error, Result};
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
@@ -71,4 +72,16 @@ pub(crate) fn extract_schema(schema: &Bound<'_, PyAny>) -> PyResult<SchemaRef> {
     };
     let py_schema = schema.extract::<PySchema>().map_err(unusable)?;
     Ok(py_schema.into_inner())
+}
+
+/// Which keys of a source change.
+pub(crate) fn parse_scope(text: &str) -> Result<ChangeScope> {
+    match text {
+        "named" => Ok(ChangeScope::Named),
+        "all" => Ok(ChangeScope::All),
+        "listed" => Ok(ChangeScope::Listed),
+        _ => Err(Error::other(format!(
+            "internal error: no scope of changes is {text:?}"
+        ))),
+    }
 }

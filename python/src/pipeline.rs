@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use arrow_schema::Schema;
 use pds::producers::{
-    self, ChangeScope, Changes, ConsumedInput, ConsumedStep, Engine, Graph, Node, NodeReport,
-    Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions, RunSizes,
-    SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport, ValueOrder,
+    self, ChangedFunctionHook, Changes, ConsumedInput, ConsumedStep, Engine, FunctionDigest, Graph,
+    Node, NodeReport, Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions,
+    RunSizes, SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport,
+    ValueOrder,
 };
 use pds::table::Versioned;
 use pds::versions::history;
@@ -24,8 +25,8 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
 use crate::engine::PyEngine;
-use crate::input::{extract_reader, extract_schema, parse_seconds};
-use crate::producer_calls::{PyPreserve, PyProducer};
+use crate::input::{extract_reader, extract_schema, parse_scope, parse_seconds};
+use crate::producer_calls::{PyChangedFunctionHook, PyPreserve, PyProducer};
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
 use crate::store::StoreHandle;
@@ -78,10 +79,8 @@ impl PipelineHandle {
     /// Opens the snapshot of a version.
     fn at(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
         let pipeline = into_py_result(py, self.pipeline())?;
-        let manifest = run(
-            py,
-            move || async move { pipeline.manifest_at(version).await },
-        )?;
+        let read = move || async move { pipeline.manifest_at(version).await };
+        let manifest = run(py, read)?;
         Ok(Self {
             store: self.store.clone_handle(),
             path: self.path.clone(),
@@ -174,6 +173,8 @@ pub(crate) struct PyNode<'py> {
     descending: bool,
     skip_unchanged: bool,
     definition: BTreeMap<String, i64>,
+    /// What compiled the function, and a digest of it.
+    function_digest: Option<(String, String)>,
     /// Called with a list of readers, gives an iterable of record batches; None for a source or an operator.
     function: Option<Py<PyAny>>,
     /// An operator as JSON, in place of a function. Then the fields are its own.
@@ -213,8 +214,8 @@ impl PyNode<'_> {
         }
         let schema = extract_schema(&self.fields)?;
         let [key, value] = schema.fields().as_ref() else {
-            let error = Error::invalid("a source or stage has the fields key and value");
-            return into_py_result(py, Err(error));
+            let message = "a source or stage has the fields key and value";
+            return into_py_result(py, Err(Error::invalid(message)));
         };
         let (key, value) = (key.as_ref().clone(), value.as_ref().clone());
         let Some(feeders) = self.feeders else {
@@ -228,6 +229,9 @@ impl PyNode<'_> {
         };
         let function = self.function.unwrap_or_else(|| py.None());
         let definition = self.definition.into_iter();
+        let definition = definition.map(|(name, value)| (name, value.into()));
+        let digest = self.function_digest;
+        let digest = digest.map(|(runtime, digest)| FunctionDigest { runtime, digest });
         Ok(Node::Stage(StageNode {
             name: self.name,
             feeders,
@@ -239,10 +243,9 @@ impl PyNode<'_> {
             value,
             descending: self.descending,
             skip_unchanged: self.skip_unchanged,
-            definition: definition
-                .map(|(name, value)| (name, value.into()))
-                .collect(),
+            definition: definition.collect(),
             function: StageFunction::Produce(Arc::new(PyProducer { function })),
+            function_digest: digest,
             preserve: self
                 .preserve
                 .map(|hook| Arc::new(PyPreserve { hook }) as Arc<dyn Preserve>),
@@ -313,6 +316,8 @@ pub(crate) struct PyUpdateOptions {
     rebuilt: Vec<String>,
     rebuilds_changed: bool,
     sample: Option<f64>,
+    /// Called with the name of a stage whose function changed and whose version did not.
+    changed_function: Option<Py<PyAny>>,
     /// Runs the tasks of large stages.
     engine: Option<PyEngine>,
 }
@@ -447,6 +452,9 @@ impl UpdateInput {
             memory_limit_bytes: options.memory_limit,
             sizes,
             timeout: into_py_result(py, timeout)?,
+            changed_function: options.changed_function.map(|function| {
+                Arc::new(PyChangedFunctionHook { function }) as Arc<dyn ChangedFunctionHook>
+            }),
             engine: options
                 .engine
                 .map(|engine| Arc::new(engine) as Arc<dyn Engine>),
@@ -475,17 +483,6 @@ fn update_pipeline(
         producers::update(&input.pipeline, &input.graph, input.changes, &input.options).await
     })?;
     Ok(report.into())
-}
-
-fn parse_scope(text: &str) -> Result<ChangeScope> {
-    match text {
-        "named" => Ok(ChangeScope::Named),
-        "all" => Ok(ChangeScope::All),
-        "listed" => Ok(ChangeScope::Listed),
-        _ => Err(Error::other(format!(
-            "internal error: no scope of changes is {text:?}"
-        ))),
-    }
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::ArrowError;
-use pds::producers::{EmittedRows, Preserve, PreservePass, Produce, Rows};
+use pds::producers::{ChangedFunctionHook, EmittedRows, Preserve, PreservePass, Produce, Rows};
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
@@ -133,5 +133,18 @@ impl Iterator for EmittedBatches {
             Ok(batch.transpose()?.map(PyRecordBatch::into_inner))
         });
         next.map_err(|e| cause_of(e, &self.failure)).transpose()
+    }
+}
+
+/// Called with the name of a stage.
+#[derive(Debug)]
+pub(crate) struct PyChangedFunctionHook {
+    pub(crate) function: Py<PyAny>,
+}
+
+impl ChangedFunctionHook for PyChangedFunctionHook {
+    fn report(&self, stage: &str) -> Result<()> {
+        let reported = Python::attach(|py| self.function.call1(py, (stage,)));
+        reported.map(drop).map_err(from_python)
     }
 }

@@ -90,6 +90,9 @@ pub struct NodeEntry {
     /// What else defines it: the version of the function, the operator and its options.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definition: BTreeMap<String, Value>,
+    /// The digests of the function by what compiled it, such as `python3.12`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub function_digests: BTreeMap<String, String>,
     /// The runs of a source's rows or of a stage's content, newest first.
     #[serde(default)]
     pub content: Vec<StoredRun>,

@@ -7,6 +7,7 @@ use arrow_schema::{Field, FieldRef};
 use serde_json::Value;
 
 use super::format::{NodeEntry, ValueOrder};
+use super::function_digest::FunctionDigest;
 use super::functions::Preserve;
 use super::keys::check_key_type;
 use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction};
@@ -59,6 +60,8 @@ pub struct StageNode {
     pub definition: BTreeMap<String, Value>,
     /// The function.
     pub function: StageFunction,
+    /// A digest of the function, if it has one.
+    pub function_digest: Option<FunctionDigest>,
     /// The hook that preserves values.
     pub preserve: Option<Arc<dyn Preserve>>,
 }
@@ -121,6 +124,7 @@ impl StageNode {
             skip_unchanged: false,
             definition: BTreeMap::from([("operator".to_owned(), planned.definition)]),
             function: planned.function,
+            function_digest: None,
             preserve: None,
         })
     }
@@ -217,6 +221,7 @@ impl Node {
             skip_unchanged: false,
             order_by: columns.order_by,
             definition: BTreeMap::new(),
+            function_digests: BTreeMap::new(),
             content: Vec::new(),
             mappings: Vec::new(),
             update: None,

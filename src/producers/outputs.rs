@@ -73,6 +73,11 @@ impl Plan {
             None if self.sources.contains_key(node.name()) => None,
             None => stored.and_then(|stored| stored.consumed.clone()),
         };
+        let rebuild = self.rebuilds.get(node.name());
+        if let Node::Stage(stage) = node {
+            let kept = stored.filter(|_| rebuild.is_none());
+            entry.function_digests = stage.function_digests(kept);
+        }
         let mut report = NodeReport {
             name: node.name().to_owned(),
             ..NodeReport::default()
@@ -83,7 +88,7 @@ impl Plan {
             mappings: NewRun::default(),
             update: None,
         };
-        if self.rebuilds.get(node.name()) == Some(&Rebuild::Replace) {
+        if rebuild == Some(&Rebuild::Replace) {
             let ids = |runs: &[StoredRun]| runs.iter().map(|run| run.id.clone()).collect();
             change.content.replaced = ids(self.base_runs(node, |entry| &entry.content));
             change.mappings.replaced = ids(self.base_runs(node, |entry| &entry.mappings));

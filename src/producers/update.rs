@@ -8,12 +8,13 @@
 //! update is made again, from the sorted changes; one that lost to a compaction is not, as long as the runs that it
 //! replaces are still the newest. An update that lost a race gets a lease (`update_lease.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::Engine;
 use super::format::PipelineManifest;
+use super::function_digest::{ChangedFunctionHook, report_changed_functions};
 use super::graph::{Graph, Node};
 use super::input::{Changes, ConsumedStep};
 use super::plan::Plan;
@@ -54,6 +55,8 @@ pub struct UpdateOptions {
     pub sizes: RunSizes,
     /// For how long the commit is retried.
     pub timeout: Duration,
+    /// Is called for the stages whose functions changed and whose versions did not.
+    pub changed_function: Option<Arc<dyn ChangedFunctionHook>>,
     /// Runs the tasks of large stages; None for this process alone.
     pub engine: Option<Arc<dyn Engine>>,
 }
@@ -174,6 +177,8 @@ pub(super) struct UpdateOperation<'a> {
     options: &'a UpdateOptions,
     /// The files that the last plan wrote.
     written: Vec<String>,
+    /// The stages whose functions the caller knows to be others.
+    reported: BTreeSet<String>,
 }
 
 /// An update that waits for its lease.
@@ -269,6 +274,7 @@ impl<'a> UpdateOperation<'a> {
             sources: Arc::new(sources),
             options,
             written: Vec::new(),
+            reported: BTreeSet::new(),
         })
     }
 
@@ -323,6 +329,8 @@ impl<'a> UpdateOperation<'a> {
         staged: &mut Staged,
     ) -> Result<PipelineUpdate> {
         let rebuilds = self.check(&base)?;
+        let hook = self.options.changed_function.as_ref();
+        report_changed_functions(&self.graph, &base, &rebuilds, hook, &mut self.reported).await?;
         let cancel = Cancel::default();
         let _stop_thread = cancel.guard();
         let plan = Plan {

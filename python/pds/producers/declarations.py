@@ -16,6 +16,7 @@ from pds.flags import require_bool
 from pds.producers.attached import AttachedTable, attach
 from pds.producers.calls import StageCall
 from pds.producers.explanation import describe_node, list_nodes
+from pds.producers.function_digests import digest_of
 from pds.producers.graph import Node
 from pds.producers.operators import make_aggregate, make_first, make_join, make_order, make_select
 from pds.producers.preserve import Preserve, PreservePass
@@ -136,7 +137,8 @@ class Declarations(Summarized):
             order_descending: Whether the greatest comes first, of those alike that with the greatest source key.
             skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
             preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
-            version: The version of the function. Raise it when the function changes: then its results are another.
+            version: The version of the function. Raise it when the function changes: then its results are another. A
+                function whose code changed without it is a warning of the next update.
             max_group_rows: The largest group of a function that takes batches.
 
         Raises:
@@ -432,6 +434,7 @@ class Declarations(Summarized):
             function=call,
             preserve=preserve,
             order_by=order,
+            function_digest=digest_of(call.function, *([] if hook is None else [hook.function])),
         )
         return self._declare(node)
 

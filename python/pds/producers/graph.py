@@ -34,6 +34,8 @@ class Node(NamedTuple):
     """An operator as JSON, in place of the function."""
     order_by: Order | None = None
     """The order of the values of a key."""
+    function_digest: tuple[str, str] | None = None
+    """What compiled the function, and a digest of it."""
 
 
 class ConsumedTable(NamedTuple):
@@ -76,5 +78,7 @@ class UpdateArguments(NamedTuple):
     """Whether stages whose definition has changed are computed anew, too."""
     sample: float | None = None
     """Of these stages about which part of the keys is computed; None for all."""
+    changed_function: Callable[[str], None] | None = None
+    """Called with the name of a stage whose function changed and whose version did not."""
     engine: BoundEngine | None = None
     """What runs the tasks of large stages."""

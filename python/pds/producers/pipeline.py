@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, Remo
 from pds.producers.drawing import Box, Drawing
 from pds.producers.errors import abbreviate
 from pds.producers.explanation import Explanation, explain
+from pds.producers.function_digests import warn_of_change
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
 from pds.producers.tables import PipelineTable, read_nodes
@@ -40,6 +42,9 @@ class Pipeline(Upkeep):
     A source has rows `key` and `value`, which callers push. A stage is a function that is called for each source key
     with all its values, and emits pairs of a target key and a value. Its result is stored, sorted by target key. An
     update calls the functions for the keys that changed only, and commits all stages together or none.
+
+    A function that changed without a new `version` of its stage is a `UserWarning` of the next update, before anything
+    is computed: rows of keys that do not change stay as they are.
 
     Args:
         store: The store. It must honor conditional writes, as S3, Azure Blob Storage, Google Cloud Storage, local files
@@ -156,6 +161,9 @@ class Pipeline(Upkeep):
                 if not isinstance(cause, CommitConflict | VersionExpired) or time.monotonic() > deadline:
                     raise cause from cause.__cause__
 
+    def _warn_of_changes(self, arguments: UpdateArguments) -> UpdateArguments:
+        return arguments._replace(changed_function=functools.partial(warn_of_change, self._nodes))
+
     def _make_inputs(self, arguments: UpdateArguments) -> Inputs:
         return Inputs(self._location.store, self.path, self._nodes, self._tables, self._engine, arguments)
 
@@ -164,6 +172,7 @@ class Pipeline(Upkeep):
         requests = store.metrics()["requests"]
         nodes = list(self._nodes.values())
         with self._make_inputs(arguments).used(inputs) as sources:
+            arguments = self._warn_of_changes(arguments)
             fields = _pds.update_pipeline(self._location.handle, self.path, nodes, sources, arguments)
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
@@ -184,7 +193,7 @@ class Pipeline(Upkeep):
         arguments = self._make_arguments(base_version, idempotency_key)
         inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
         with reported("preview", progress):
-            handle = self._preview(inputs, arguments)
+            handle = self._preview(inputs, self._warn_of_changes(arguments))
         return Preview(handle, self._location.store, self._memory_limit)
 
     def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:

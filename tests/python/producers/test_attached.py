@@ -374,6 +374,7 @@ def test_a_refresh_fills_new_stages_and_notices_changed_ones(table: pds.Table) -
         changed.refresh()
 
 
+@pytest.mark.filterwarnings("ignore:the function of stage")
 def test_a_refresh_lands_beside_pushes_that_never_stop(table: pds.Table) -> None:
     pipeline = open_pipeline(table)
     pipeline.source("names", key=pa.int64(), value=pa.string())

@@ -332,6 +332,7 @@ def test_before_there_is_a_version_nothing_can_be_changed(memory_store: pds.Stor
     assert pipeline.rebuild("words").version == 1
 
 
+@pytest.mark.filterwarnings("ignore:the function of stage")
 @pytest.mark.parametrize("change", ["remove", "rename", "compact", "rebuild"])
 def test_an_update_beside_a_change_of_the_graph(memory_store: pds.Store, change: str) -> None:
     """It is planned again, and finds another graph, or lands."""
