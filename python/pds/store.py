@@ -25,6 +25,7 @@ from pds.errors import (
     RemoteStoreError,
 )
 from pds.flags import require_bool
+from pds.handles import open_handle
 from pds.paths import normalize_file_path, normalize_folder_path
 from pds.urls import join_url, merge_options, normalize_url
 
@@ -99,9 +100,9 @@ class FolderEntry(str):
 class Store:
     """The objects below a URL.
 
-    The constructor sends no request. A store pickles as its URL and options. A forked child process opens its own
-    connections. Methods that send requests also raise PermissionDenied if the store denies access, and
-    BackendUnavailable if the store cannot be reached.
+    The constructor sends no request. A store pickles as its URL and options; equal cloud stores that are unpickled in a
+    process share connections and counters, a forked child opens its own. Methods that send requests also raise
+    PermissionDenied if the store denies access, and BackendUnavailable if the store cannot be reached.
 
     Args:
         url: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix` or
@@ -176,8 +177,7 @@ class Store:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        handle = _pds.StoreHandle(self._native_url, self._options, self._credential_provider)
-        self._handle = handle.child(self._folder)
+        self._handle = open_handle(self._native_url, self._options, self._credential_provider).child(self._folder)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pickle
 import subprocess
@@ -14,6 +15,7 @@ import remote_store
 from remote_store.ext import parquet
 
 import pds
+from pds.handles import open_handle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +50,41 @@ def test_a_store(store: pds.Store) -> None:
 def test_a_child_store(store: pds.Store) -> None:
     store.write("a/b/c", b"x")
     assert _again(store.child("a/b")).read_bytes("c") == b"x"
+
+
+def _requests(store: pds.Store) -> int:
+    return store.metrics()["requests"]
+
+
+def _credentials() -> dict[str, str]:
+    return {"access_key_id": "id", "secret_access_key": "secret"}
+
+
+def test_unpickled_stores_share_connections(s3_store: pds.Store) -> None:
+    """Each task of an engine unpickles its store; a client of its own would fetch the credentials of its role again."""
+    s3_store.write("a/b", b"x")
+    first, second, child = _again(s3_store), _again(s3_store), _again(s3_store.child("a"))
+    before = _requests(first)
+    assert first.read_bytes("a/b") == second.read_bytes("a/b") == child.read_bytes("b") == b"x"
+    assert _requests(first) == _requests(second) == _requests(child) == before + 3
+    first.close()
+    assert second.read_bytes("a/b") == b"x"
+
+
+def test_stores_that_differ_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"aws_region": "eu"}
+    plain = open_handle("s3://bucket", options, None)
+    others = [
+        open_handle("s3://other", options, None),
+        open_handle("s3://bucket", {"aws_region": "us"}, None),
+        open_handle("s3://bucket", options, _credentials),
+        open_handle("s3://bucket", options, functools.partial(_credentials)),
+    ]
+    assert open_handle("s3://bucket", options, None) is plain
+    assert open_handle("s3://bucket", options, _credentials) is others[2]
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    others.append(open_handle("s3://bucket", options, None))
+    assert len({id(handle) for handle in [plain, *others]}) == 6
 
 
 def test_datasets_in_another_process(local_store: pds.Store, tmp_path: Path) -> None:
