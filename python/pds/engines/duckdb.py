@@ -94,7 +94,10 @@ def _find_tables(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
     """Return the names that a query reads from, without those that are qualified by a schema."""
     options = "skip_default := true, skip_empty := true, skip_null := true"
     rows = connection.execute(f"SELECT json_serialize_sql($1::VARCHAR, {options})", [query]).fetchall()
-    tree = json.loads(rows[0][0])
+    try:
+        tree = json.loads(rows[0][0])
+    except RecursionError:
+        raise InvalidInput("the query nests expressions too deeply; compute parts of them in a WITH clause") from None
     if tree.get("error_type") == "not implemented":
         raise InvalidInput("the query must be one SELECT; to write rows, pass its result to pds.write_table")
     if tree["error"]:
