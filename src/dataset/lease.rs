@@ -313,6 +313,12 @@ impl<'a> PublishLease<'a> {
         self.renew_if_older(self.timing.window()).await.map(drop)
     }
 
+    /// Whether an error of the work under the lease says that it is lost. A foreign writer may have changed the files under
+    /// a lease that holds: then nobody takes over before it ends.
+    pub(super) async fn is_lost_by(&self, error: Option<&Error>) -> bool {
+        error.is_some_and(|e| e.kind() == ErrorKind::Fenced) && self.check().await.is_err()
+    }
+
     /// Sends a bounded request: once, with a deadline, after a confirmation of the lease. A request that was not sent
     /// in time is sent after another confirmation.
     #[expect(

@@ -213,7 +213,9 @@ enum PublishOutcome {
 
 async fn publish_with_lease(lease: &PublishLease<'_>, publication: &Publication) -> Result<()> {
     let mut changed = false;
-    match publish_own(lease, publication, &mut changed).await {
+    let outcome = publish_own(lease, publication, &mut changed).await;
+    let is_lost = lease.is_lost_by(outcome.as_ref().err()).await;
+    match outcome {
         Ok(PublishOutcome::Published) => {
             lease.release().await;
             Ok(())
@@ -223,9 +225,7 @@ async fn publish_with_lease(lease: &PublishLease<'_>, publication: &Publication)
             lease.release().await;
             Err(error)
         }
-        Err(error) if error.kind() == ErrorKind::Fenced => {
-            resolve_lost_lease(lease, publication, error).await
-        }
+        Err(error) if is_lost => resolve_lost_lease(lease, publication, error).await,
         Err(error) if !changed => {
             // Nothing was changed, so the claim and the staged parts need not stay for the next call.
             discard(lease, &publication.parts).await;

@@ -34,12 +34,9 @@ impl RowFilter {
         Ok(Self { filter, columns })
     }
 
-    /// The names of the columns that the predicate reads.
-    pub(super) fn column_names(&self, schema: &SchemaRef) -> Vec<String> {
-        let positions = self.filter.columns().iter();
-        positions
-            .map(|position| schema.field(*position).name().clone())
-            .collect()
+    /// The positions of the columns that the predicate reads.
+    pub(super) fn columns(&self) -> &[usize] {
+        self.filter.columns()
     }
 
     /// The row groups of a part that may have matching rows.

@@ -169,11 +169,7 @@ fn start_scan(
     let output = Projection::new(file, columns)?;
     let projection = match &row_filter {
         None => output.clone(),
-        Some(row_filter) => {
-            let outputs = columns.map_or_else(|| column_names(&file.schema), <[String]>::to_vec);
-            let inputs = row_filter.column_names(&file.schema);
-            Projection::new(file, Some(&[outputs, inputs].concat()))?
-        }
+        Some(row_filter) => Projection::with_inputs(file, columns, row_filter.columns())?,
     };
     let schema = Arc::clone(&output.schema);
     let dataset_scan = DatasetScan {
@@ -187,10 +183,6 @@ fn start_scan(
         let result = dataset_scan.run(&sender).await;
         dataset_scan.explain_error(result).await
     }))
-}
-
-fn column_names(schema: &SchemaRef) -> Vec<String> {
-    schema.fields().iter().map(|f| f.name().clone()).collect()
 }
 
 struct DatasetScan {

@@ -38,23 +38,39 @@ struct ProjectedColumn {
 impl Projection {
     /// Finds the columns of `names`, in that order; None means all. A name that no column has is a path.
     pub(crate) fn new(file: &ParquetFile, names: Option<&[String]>) -> Result<Self> {
+        Self::with_inputs(file, names, &[])
+    }
+
+    /// As [`Self::new`], with the columns of the positions `inputs` behind them.
+    pub(crate) fn with_inputs(
+        file: &ParquetFile,
+        names: Option<&[String]>,
+        inputs: &[usize],
+    ) -> Result<Self> {
         let schema = &file.schema;
-        let (mut projection, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
-        let all = || schema.fields().iter().map(|f| f.name().clone()).collect();
-        let column_names = names.map_or_else(all, <[String]>::to_vec);
-        for name in &column_names {
-            let (root, path, field) = find_field(schema, name)?;
-            let position = projection.iter().position(|index| *index == root);
+        let at = |root: usize| (root, Vec::new(), Arc::clone(&schema.fields()[root]));
+        let mut columns: Vec<_> = match names {
+            // By position: columns of foreign files may have one name.
+            None => (0..schema.fields().len()).map(at).collect(),
+            Some(names) => {
+                let columns = names.iter().map(|name| find_field(schema, name));
+                columns.collect::<Result<_>>()?
+            }
+        };
+        columns.extend(inputs.iter().copied().map(at));
+        let (mut indices, mut outputs, mut fields) = (Vec::new(), Vec::new(), Vec::new());
+        for (root, path, field) in columns {
+            let position = indices.iter().position(|index| *index == root);
             let column = position.unwrap_or_else(|| {
-                projection.push(root);
-                projection.len() - 1
+                indices.push(root);
+                indices.len() - 1
             });
             outputs.push(ProjectedColumn { column, path });
             fields.push(field);
         }
         let projected_schema = Schema::new_with_metadata(fields, schema.metadata().clone());
         Ok(Self {
-            indices: projection.into(),
+            indices: indices.into(),
             schema: Arc::new(projected_schema),
             outputs,
         })
@@ -96,6 +112,11 @@ impl Projection {
 fn find_field(schema: &Schema, name: &str) -> Result<(usize, Vec<String>, FieldRef)> {
     let fields = schema.fields();
     if let Some(root) = fields.iter().position(|field| field.name() == name) {
+        if fields[root + 1..].iter().any(|field| field.name() == name) {
+            return Err(Error::invalid(format!(
+                "several columns are named {name:?}; read all columns, and choose by position"
+            )));
+        }
         return Ok((root, Vec::new(), Arc::clone(&fields[root])));
     }
     for (root, field) in fields.iter().enumerate() {

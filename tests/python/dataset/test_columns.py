@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string()), ("in", pa.struct([("z", pa.float64()), ("w", pa.bool_())]))])
 POINTS = [
@@ -107,3 +111,24 @@ def test_a_filter_fetches_its_own_columns_and_those_asked_for(memory_store: pds.
     # Three columns of twelve, and the footer.
     whole_bytes = memory_store.get_file_info("a/data.parquet").size
     assert memory_store.metrics()["bytes_read"] < 0.3 * whole_bytes
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    """Pyarrow writes and reads such files, and other writers of datasets are free to."""
+    table = pa.table([pa.array([1, 2]), pa.array([3, 4]), pa.array(["x", "y"])], names=["a", "a", "b"])
+    folder = tmp_path / "d"
+    folder.mkdir()
+    pq.write_table(table, folder / "data.parquet")
+    manifest = {"dataset_key": "d", "parts": ["data.parquet"], "row_count": 2, "schema_hash": "0" * 16}
+    manifest |= {"compression": "zstd", "created_at_utc": "2026-01-01T00:00:00+00:00"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "_SUCCESS").touch()
+    datasets = pds.ParquetDatasetStore(pds.Store(tmp_path))
+    assert datasets.read_dataset("d").equals(table)
+    assert datasets.scan_dataset("d").read_all().equals(table)
+    assert datasets.read_dataset("d", columns=["b"]).equals(table.select([2]))
+    for read in (datasets.read_dataset, datasets.scan_dataset):
+        with pytest.raises(pds.InvalidInput, match='several columns are named "a"'):
+            read("d", columns=["b", "a"])
+    with pytest.raises(pds.InvalidInput):
+        datasets.scan_dataset("d", where="a = 1").read_all()

@@ -269,3 +269,37 @@ def test_keys_do_not_disturb_each_other(store: pds.Store) -> None:
             assert _writer_of(ds.read_dataset(f"k/{number}")) == number
 
     assert _together(THREADS, work) == [None] * THREADS
+
+
+def test_a_writer_that_takes_no_lease_does_not_make_others_wait() -> None:
+    """It changes files while a publish holds its lease: that publish ends with an error, and the next one lands."""
+    store = pds.Store("memory://foreign-writer", publish_lease=1)
+    datasets = pds.ParquetDatasetStore(store, max_rows_per_file=1)
+    table = pa.table({"a": [1, 2, 3]})
+    datasets.write_dataset(table, KEY)
+    manifest = store.read_bytes(f"{KEY}/manifest.json")
+    ended = threading.Event()
+
+    def disturb() -> None:
+        turn = 0
+        while not ended.is_set():
+            if store.is_file(f"{KEY}/_publish.json"):
+                turn += 1
+                store.write(f"{KEY}/manifest.json", manifest + b" " * (turn % 50 + 1), overwrite=True)
+                store.write(f"{KEY}/_SUCCESS", b"", overwrite=True)
+
+    def overwrite_until_disturbed() -> None:
+        for _ in range(100):
+            datasets.write_dataset(table, KEY, overwrite=True)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        with pytest.raises(pds.RemoteStoreError, match="another publish changed the dataset") as caught:
+            overwrite_until_disturbed()
+    finally:
+        ended.set()
+        thread.join()
+    assert "timed out waiting" not in str(caught.value)
+    datasets.write_dataset(table, KEY, overwrite=True)
+    assert datasets.read_dataset(KEY).equals(table)
