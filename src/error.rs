@@ -136,10 +136,12 @@ impl Error {
         Self::new(ErrorKind::Other, message)
     }
 
-    /// Sets the path, unless the error has one already.
+    /// Sets the path, unless the error has one already; that of the store itself, which is empty, is none.
     #[must_use]
     pub fn with_path(mut self, path: impl AsRef<str>) -> Self {
-        self.path.get_or_insert_with(|| path.as_ref().into());
+        if self.path.as_deref().is_none_or(str::is_empty) {
+            self.path = Some(path.as_ref().into());
+        }
         self
     }
 

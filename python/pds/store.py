@@ -216,8 +216,7 @@ class Store:
 
         Returns:
             `requests`, and the requests of each kind: `get`, `put`, `head`, `list`, `delete`, `copy`, `post`;
-            `bytes_read`, `bytes_written`, and the bytes of each kind in both directions: `get_bytes`,
-            `put_bytes` and so on; `retries`.
+            `bytes_read`, `bytes_written`, and the bytes of each kind in both directions (`get_bytes`, …); `retries`.
         """
         return self._handle.metrics()
 
@@ -366,7 +365,7 @@ class Store:
         Raises:
             NotFound: The folder does not exist and `missing_ok` is not set.
             DirectoryNotEmpty: The folder is not empty and `recursive` is not set.
-            InvalidPath: The path is not valid, is the root of the store, or is the path of a file.
+            InvalidPath: The path is not valid, the root or a file; or objects are left whose keys no path can name.
         """
         path, recursive = normalize_folder_path(path), require_bool("recursive", recursive)
         require_bool("missing_ok", missing_ok)
@@ -376,6 +375,7 @@ class Store:
         if not files and not self._handle.is_local_folder(path):
             if self.is_file(path):
                 raise InvalidPath(f"not a directory but a file: {path}", path=path)
+            self._handle.remove_empty_folder(path)  # consoles create an object of the folder itself
             if missing_ok:
                 return
             raise NotFound(f"folder {path!r} does not exist", path=path)
@@ -390,7 +390,7 @@ class Store:
         Raises:
             NotFound: `src` does not exist.
             AlreadyExists: `dst` exists and `overwrite` is not set.
-            FileChanged: `src` was replaced while it was moved. It stays, and `dst` has what was there before.
+            FileChanged: `src` was replaced while it was moved. It stays; `dst` is as it was, or has the old `src`.
             InvalidPath: A path is not valid, or is the path of a folder.
         """
         self._copy(src, dst, overwrite=overwrite, remove=True)

@@ -252,11 +252,13 @@ impl StoreHandle {
         run(py, move || async move { store.delete_all(&paths).await })
     }
 
-    /// Removes an empty folder, in stores where folders exist without files.
+    /// Removes an empty folder, in stores where folders exist without files or have objects of their own. An error if
+    /// objects are left in it that no path can name.
     fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<()> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
-            store.remove_empty_folder(&folder).await
+            store.remove_empty_folder(&folder).await?;
+            store.remove_folder_objects(&folder).await
         })
     }
 
@@ -290,34 +292,17 @@ impl StoreHandle {
             if from == to {
                 return store.head(&from).await.map(drop);
             }
-            if remove && overwrite {
-                return store.rename(&from, &to).await;
-            }
             let mode = if overwrite {
                 CopyMode::Overwrite
             } else {
                 CopyMode::Create
             };
-            match store.copy(&from, &to, mode).await {
-                // S3 has no conditional copy: the object is read and created.
-                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported && !overwrite => {
-                    let (bytes, meta) = store.get(&from, GetOptions::default()).await?;
-                    create(&store, &to, bytes).await?;
-                    if remove && !store.delete_unchanged(&from, meta.e_tag.as_deref()).await? {
-                        let message = format!(
-                            "{from:?} was replaced while it was moved; {to:?} has what was there before"
-                        );
-                        return Err(Error::new(ErrorKind::Conflict, message).with_path(&from));
-                    }
-                    return Ok(());
-                }
-                copied => copied.map_err(|e| name_existing(e, &to))?,
-            }
-            if remove {
-                store.delete(&from).await.map(drop)
+            let copied = if remove {
+                store.move_object(&from, &to, mode).await
             } else {
-                Ok(())
-            }
+                store.copy(&from, &to, mode).await
+            };
+            copied.map_err(|e| name_existing(e, &to))
         })
     }
 }

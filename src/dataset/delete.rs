@@ -1,5 +1,7 @@
 //! Deleting a dataset: the marker, the manifest, then everything else that is listed.
 
+use std::path::Path as FsPath;
+
 use object_store::ObjectMeta;
 
 use super::acquire::{ClaimStatus, wait_until_intent_removed};
@@ -15,8 +17,8 @@ use crate::store::Store;
 /// Deletes the whole folder (PDS-010): everything that is listed in it under the lease.
 ///
 /// [`ErrorKind::NotFound`] if the folder is empty, [`ErrorKind::Fenced`] if another write took over and
-/// has published. An empty directory of a local store is removed. [`ErrorKind::InvalidPath`] if something else than
-/// datasets, such as a table, is in the folder.
+/// has published. An empty directory of a local store is removed; [`ErrorKind::Other`] if that is not possible.
+/// [`ErrorKind::InvalidPath`] if something else than datasets, such as a table, is in the folder.
 pub async fn delete(store: &Store, key: &str) -> Result<()> {
     check_key(key)?;
     if !store.capabilities().delete {
@@ -30,8 +32,8 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     if files.is_empty() {
         if let Some(local) = store.local() {
             let folder = local.resolve(&store.key(key)?);
-            if folder.is_ok_and(|f| f.is_dir()) {
-                return store.remove_empty_folder(key).await;
+            if let Some(folder) = folder.ok().filter(|path| path.is_dir()) {
+                return remove_local_folder(store, key, &folder).await;
             }
         }
         return Err(not_found_error(key));
@@ -46,9 +48,11 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     let lease = &acquired.lease;
     let deleted =
         lease.run_with_heartbeat(Box::pin(delete_with_lease(lease, acquired.after_recovery)));
-    match deleted.await {
+    let deleted = deleted.await;
+    let is_lost = lease.is_lost_by(deleted.as_ref().err()).await;
+    match deleted {
         Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::Fenced => {
+        Err(e) if is_lost => {
             wait_until_intent_removed(lease).await?;
             let remaining = store.list(key).await?;
             if remaining.iter().any(|meta| is_dataset_file(key, meta)) {
@@ -58,6 +62,18 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
         Err(e) => return Err(e),
     }
     store.remove_empty_folder(key).await
+}
+
+/// Removes a folder of a local store in which nothing is listed; an error if it stays without a reason that is listed.
+async fn remove_local_folder(store: &Store, key: &str, folder: &FsPath) -> Result<()> {
+    store.remove_empty_folder(key).await?;
+    if !folder.is_dir() || !store.list(key).await?.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "the folder {key:?} cannot be removed: access is denied, or it holds files whose names no path can have"
+    );
+    Err(Error::other(message).with_path(key))
 }
 
 /// Refuses to delete tables, pipelines and chains, which have ways of their own to be removed.

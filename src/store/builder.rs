@@ -245,6 +245,7 @@ impl StoreBuilder {
         }
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+        let express = builder.get_config_value(&AmazonS3ConfigKey::S3Express);
         let at_aws = endpoint.as_deref().is_none_or(is_aws);
         let lookup = RegionLookup {
             bucket: self.container.clone(),
@@ -257,6 +258,7 @@ impl StoreBuilder {
             bucket: bucket.clone(),
             signed: !unsigned.is_some_and(|v| credentials::is_true(&v)),
             aws: at_aws,
+            express: express.is_some_and(|v| credentials::is_true(&v)),
         };
         let objects = Arc::new(bucket);
         Ok(self

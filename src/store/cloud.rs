@@ -1,6 +1,7 @@
 //! [`ConditionalStore`] for S3, Azure Blob and Google Cloud Storage.
 //!
-//! `object_store` has no conditional deletions, completions and copies, and no lists of uploads and their parts.
+//! `object_store` has no conditional deletions, completions and copies, and no lists of uploads and their parts; its
+//! listings fail at a key that is no path, and take the key of a folder's own object for that of a file.
 //! [`CloudClient`] signs and sends these requests, `super::xml` parses the lists. Errors are `object_store`'s:
 //! `Precondition` where a condition does not hold, `Generic` for a list that cannot be parsed or repeats a page.
 
@@ -8,9 +9,11 @@ use async_trait::async_trait;
 use http::{HeaderMap, Method};
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{MultipartId, PutResult, Result};
+use object_store::{Error, MultipartId, PutResult, Result};
 
-use super::condition::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
+use super::condition::{
+    Condition, ConditionSupport, ConditionalStore, KeyListing, OpenUpload, UploadedPart,
+};
 use super::requests::{
     AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudClient, GOOG_COPY_SOURCE,
     GOOG_COPY_SOURCE_MATCH, Subject,
@@ -150,6 +153,30 @@ impl ConditionalStore for CloudClient {
         Ok(uploads)
     }
 
+    async fn list_keys(&self, folder: &Path, recursive: bool) -> Option<Result<KeyListing>> {
+        match self.cloud {
+            Cloud::Azure { .. } | Cloud::S3 { express: true, .. } => None,
+            Cloud::S3 { .. } | Cloud::Gcs { .. } => {
+                Some(self.list_objects(folder, recursive).await)
+            }
+        }
+    }
+
+    async fn delete_folder_object(&self, folder: &Path) -> Result<()> {
+        let subject = Subject::FolderObject(folder);
+        match self
+            .send(Method::DELETE, subject, "", &HeaderMap::new())
+            .await
+        {
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn checks_copy_target(&self) -> bool {
+        !matches!(self.cloud, Cloud::S3 { .. })
+    }
+
     async fn copy_if(
         &self,
         from: &Path,
@@ -161,15 +188,68 @@ impl ConditionalStore for CloudClient {
             (Cloud::Azure { .. }, _) => Some(self.copy_blob(from, e_tag, to, condition).await),
             (Cloud::S3 { .. }, Some(e_tag)) => {
                 let names = (AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH);
-                Some(self.copy_object(from, e_tag, to, names).await)
+                let copy = self.copy_object(from, e_tag, to, names, HeaderMap::new());
+                Some(copy.await)
             }
             (Cloud::Gcs { .. }, Some(e_tag)) => {
                 let names = (GOOG_COPY_SOURCE, GOOG_COPY_SOURCE_MATCH);
-                Some(self.copy_object(from, e_tag, to, names).await)
+                let headers = match self.condition_headers(to, condition).await {
+                    Ok(headers) => headers,
+                    Err(e) => return Some(Err(e)),
+                };
+                Some(self.copy_object(from, e_tag, to, names, headers).await)
             }
             (Cloud::S3 { .. } | Cloud::Gcs { .. }, None) => None,
         }
     }
+}
+
+impl CloudClient {
+    /// Lists a folder of a bucket, page by page.
+    async fn list_objects(&self, folder: &Path, recursive: bool) -> Result<KeyListing> {
+        let mut listing = KeyListing::default();
+        let mut token = String::new();
+        loop {
+            let query = list_query(folder, recursive, &token);
+            let subject = Subject::Folder(folder);
+            let response = self
+                .send_unchecked(Method::GET, subject, &query, &HeaderMap::new())
+                .await?;
+            // The kinds of errors are for requests for objects: a missing bucket is no missing object.
+            if let Some(message) = response.error_message() {
+                return Err(self.generic_error(message));
+            }
+            let (page, next) =
+                xml::parse_objects_page(&response.body).map_err(|e| self.generic_error(e))?;
+            listing.append(page);
+            match next {
+                Some(next) if next != token => token = next,
+                Some(_) => return Err(self.generic_error("the listing repeats a page")),
+                None => break,
+            }
+        }
+        // A page may begin with the folder that the last one ended with.
+        listing.listing.common_prefixes.sort();
+        listing.listing.common_prefixes.dedup();
+        Ok(listing)
+    }
+}
+
+/// The query of a page of a listing, its parameters in the order of their names.
+fn list_query(folder: &Path, recursive: bool, token: &str) -> String {
+    let mut parameters = Vec::new();
+    if !token.is_empty() {
+        parameters.push(format!("continuation-token={}", percent_encode(token)));
+    }
+    if !recursive {
+        parameters.push("delimiter=%2F".to_owned());
+    }
+    parameters.push("list-type=2".to_owned());
+    if !folder.is_root() {
+        let prefix = percent_encode(&format!("{folder}/"));
+        parameters.push(format!("prefix={prefix}"));
+    }
+    parameters.join("&")
 }
 
 /// Encodes a value of a URL's query.

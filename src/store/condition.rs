@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use object_store::multipart::PartId;
 use object_store::path::Path;
-use object_store::{MultipartId, PutResult};
+use object_store::{ListResult, MultipartId, PutResult};
 
 /// What must be at a path for a request to change it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +77,42 @@ impl OpenUpload {
     }
 }
 
+/// The content of a folder by the store's keys, of which not all are paths.
+#[derive(Debug)]
+pub struct KeyListing {
+    /// The objects and the subfolders whose keys are paths.
+    pub listing: ListResult,
+    /// The folders with an object of their own, as consoles create them: its key ends with `/`.
+    pub folder_objects: Vec<Path>,
+    /// All other keys, which no path can name.
+    pub unnamed: Vec<String>,
+}
+
+impl Default for KeyListing {
+    fn default() -> Self {
+        Self {
+            listing: ListResult {
+                common_prefixes: Vec::new(),
+                objects: Vec::new(),
+            },
+            folder_objects: Vec::new(),
+            unnamed: Vec::new(),
+        }
+    }
+}
+
+impl KeyListing {
+    /// Adds the next page of the same listing.
+    pub(super) fn append(&mut self, page: Self) {
+        self.listing.objects.extend(page.listing.objects);
+        self.listing
+            .common_prefixes
+            .extend(page.listing.common_prefixes);
+        self.folder_objects.extend(page.folder_objects);
+        self.unnamed.extend(page.unnamed);
+    }
+}
+
 /// Requests on one version of an object, for which `object_store` has no methods.
 ///
 /// Errors are `object_store`'s: `NotFound`, and `Precondition` where the condition does not hold.
@@ -112,8 +148,28 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
     /// Lists the uploads of objects directly in `folder` that are neither completed nor aborted.
     async fn list_uploads(&self, folder: &Path) -> object_store::Result<Vec<OpenUpload>>;
 
+    /// Lists a folder by the keys as they are; None where only `object_store` lists, which fails at a key that is no
+    /// path.
+    async fn list_keys(
+        &self,
+        _folder: &Path,
+        _recursive: bool,
+    ) -> Option<object_store::Result<KeyListing>> {
+        None
+    }
+
+    /// Deletes the object of a folder itself, see [`KeyListing::folder_objects`].
+    async fn delete_folder_object(&self, _folder: &Path) -> object_store::Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`Self::copy_if`] checks its condition on `to`.
+    fn checks_copy_target(&self) -> bool {
+        true
+    }
+
     /// Copies an object, or only its version `e_tag`, by one request if `to` meets the condition; None where the
-    /// store has no such request. S3 and GCS check the version only, not the condition.
+    /// store has no such request.
     async fn copy_if(
         &self,
         from: &Path,

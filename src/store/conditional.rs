@@ -1,5 +1,5 @@
-//! Requests with a condition: writes, deletions, completions, copies and moves that happen only if the object at a path
-//! is as expected.
+//! Requests with a condition: writes, deletions and completions that happen only if the object at a path is as
+//! expected. `super::copy` has the copies and moves.
 //!
 //! [`Store::condition_support`] says which conditions a store honors: known, or probed once per handle. Where a store does
 //! not honor a condition, a HEAD checks it before the request is sent without it.
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::multipart::PartId;
-use object_store::{CopyMode, MultipartId, PutMode, PutResult, UpdateVersion};
+use object_store::{MultipartId, PutMode, PutResult, UpdateVersion};
 
 use super::Store;
 use super::condition::{Condition, ConditionSupport, OpenUpload, UploadedPart, is_same_e_tag};
@@ -97,7 +97,11 @@ impl Store {
     }
 
     /// The metadata of version `e_tag`; [`ErrorKind::Conflict`] if the object is another version or missing.
-    async fn head_version(&self, path: &str, e_tag: &str) -> Result<object_store::ObjectMeta> {
+    pub(super) async fn head_version(
+        &self,
+        path: &str,
+        e_tag: &str,
+    ) -> Result<object_store::ObjectMeta> {
         match self.head(path).await {
             Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => Ok(meta),
             Ok(_) => Err(version_conflict(path)),
@@ -191,80 +195,14 @@ impl Store {
     }
 
     /// Counts a request that passes neither the HTTP service nor the counting store.
-    fn count_request(&self, kind: RequestKind) {
+    pub(super) fn count_request(&self, kind: RequestKind) {
         if !self.inner.is_http {
             self.inner.metrics.count_request(kind, 0);
         }
     }
 
-    /// Moves an object if `to` meets the condition. Returns the new ETag where it is known.
-    pub(super) async fn move_if(
-        &self,
-        from: &str,
-        to: &str,
-        condition: &Condition,
-    ) -> Result<Option<String>> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        if let Some(local) = &self.inner.local {
-            return self
-                .send_once(from, local.rename_if(&source, &target, condition))
-                .await;
-        }
-        if let Some(conditional_store) = &self.inner.conditional_store {
-            let copy = conditional_store.copy_if(&source, None, &target, condition);
-            let unsupported = || object_store::Error::NotImplemented {
-                operation: "copy_if".to_owned(),
-                implementer: self.inner.name.to_owned(),
-            };
-            self.count_request(RequestKind::Copy);
-            let request = async { copy.await.unwrap_or_else(|| Err(unsupported())) };
-            match self.send_once(from, request).await {
-                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
-                result => {
-                    result?;
-                    return self.delete(from).await.map(|_| None);
-                }
-            }
-        }
-        self.check_condition(to, condition).await?;
-        self.rename_unconditional(from, to).await.map(|()| None)
-    }
-
-    /// Copies the version `e_tag` of an object if `to` meets the condition, which is checked before the request. Where
-    /// the store has conditions on the source of a copy, a request that arrives late copies that version or nothing.
-    pub async fn copy_version(
-        &self,
-        from: &str,
-        e_tag: &str,
-        to: &str,
-        condition: &Condition,
-    ) -> Result<()> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        self.check_condition(to, condition).await?;
-        if let Some(conditional_store) = &self.inner.conditional_store {
-            self.count_request(RequestKind::Copy);
-            let request = async {
-                let copy = conditional_store
-                    .copy_if(&source, Some(e_tag), &target, condition)
-                    .await;
-                copy.unwrap_or_else(|| {
-                    Err(object_store::Error::NotImplemented {
-                        operation: "copy_if".to_owned(),
-                        implementer: self.inner.name.to_owned(),
-                    })
-                })
-            };
-            match self.send_once(from, request).await {
-                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
-                result => return result,
-            }
-        }
-        self.head_version(from, e_tag).await?;
-        self.copy(from, to, CopyMode::Overwrite).await
-    }
-
     /// Checks by a HEAD that the condition holds now, for requests that cannot carry it.
-    async fn check_condition(&self, path: &str, condition: &Condition) -> Result<()> {
+    pub(super) async fn check_condition(&self, path: &str, condition: &Condition) -> Result<()> {
         match condition {
             Condition::Absent if self.is_file(path).await? => {
                 let message = "the object already exists";

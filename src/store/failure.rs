@@ -79,6 +79,7 @@ impl Store {
             _ if let Some(cause) = find_cause::<CredentialError>(error) => {
                 (cause.kind(), cause.reason())
             }
+            _ if let Some(refusal) = classify_deletion(text) => refusal,
             // `object_store` has kinds for the answers to requests for objects, and none for those to listings.
             _ if error_answer(text).starts_with("403") => {
                 (ErrorKind::PermissionDenied, "access denied")
@@ -98,6 +99,27 @@ impl Store {
             _ if self.inner.local.is_some() => describe_io_error(find_cause(error)),
             _ => (ErrorKind::Unavailable, "request to the object store failed"),
         }
+    }
+}
+
+/// `object_store`'s words for an object that a bulk deletion did not delete.
+const FAILED_DELETION: &str = "DeleteObjects request failed for key ";
+
+/// What the message of a bulk deletion has that failed at this key.
+pub(super) fn failed_deletion(key: &str) -> String {
+    format!("{FAILED_DELETION}{key}: ")
+}
+
+/// The kind and the reason of a bulk deletion that S3 answered with an error for an object, whose status is 200; None
+/// for other errors, and where a retry may help.
+fn classify_deletion(text: &str) -> Option<(ErrorKind, &'static str)> {
+    let (_, answer) = text.split_once(FAILED_DELETION)?;
+    let (_, code) = answer.rsplit_once("(code: ")?;
+    match code.split(')').next()? {
+        "AccessDenied" => Some((ErrorKind::PermissionDenied, "access denied")),
+        "InternalError" | "ServiceUnavailable" => None,
+        code if code.starts_with("SlowDown") => None,
+        _ => Some((ErrorKind::Other, "request rejected by the object store")),
     }
 }
 
@@ -379,6 +401,26 @@ mod tests {
             let error = generic_error(status_message(status, "").into());
             assert_eq!(store.map_error(error, "x").kind(), kind, "{status}");
         }
+    }
+
+    #[test]
+    fn a_deletion_that_is_refused_is_told_from_one_that_may_pass() {
+        let text = |code| format!("{}(denied) Denied (code: {code})", failed_deletion("a/(b)"));
+        let kind = |code| classify_deletion(&text(code)).map(|(kind, _)| kind);
+        assert_eq!(kind("AccessDenied"), Some(ErrorKind::PermissionDenied));
+        assert_eq!(kind("MethodNotAllowed"), Some(ErrorKind::Other));
+        for code in [
+            "InternalError",
+            "SlowDown",
+            "SlowDownWrite",
+            "ServiceUnavailable",
+        ] {
+            assert_eq!(kind(code), None, "{code}");
+        }
+        assert_eq!(
+            classify_deletion("AccessDenied (code: AccessDenied)").map(|(kind, _)| kind),
+            None
+        );
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! and hands the request to `reqwest`. The concurrency limit halves when the store throttles (status 429 or 503) and
 //! grows by one for every round of successes, up to its initial size.
 //!
+//! S3 and GCS may answer a copy with status 200 and an error in the body: the service reads the body, and answers with
+//! the status of that error.
+//!
 //! A stall is an error of [`HttpErrorKind::Timeout`]: the socket takes nothing of the request's body, no answer comes,
 //! or nothing more of the answer's body arrives. A request that `limit` refuses is an error that is not retried, and so
 //! is every failure of a request that must be sent once.
@@ -32,6 +35,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::failure::status_message;
 use super::limit;
 use super::metrics::{Metrics, RequestKind};
+use super::requests::{AMZ_COPY_SOURCE, GOOG_COPY_SOURCE};
+use super::xml;
 use crate::clock::Clock;
 
 /// The most requests of one store in flight at once.
@@ -103,6 +108,7 @@ impl HttpService for Service {
         limit::permit()?;
         let body_bytes = req.body().content_length() as u64;
         let (client, kind) = (self.client()?, classify_request(&req));
+        let is_copy = has_copy_result(&req);
         self.metrics.count_request(kind, body_bytes);
         let progress = Arc::new(Progress::new(&self.clock, body_bytes));
         let req = track_body(req, &progress);
@@ -139,8 +145,44 @@ impl HttpService for Service {
         if limit::is_sent_once() && is_retried(status) {
             return Err(unanswered(status, body).await);
         }
-        Ok(HttpResponse::from_parts(parts, body))
+        let response = HttpResponse::from_parts(parts, body);
+        if is_copy && status.is_success() {
+            return check_copy(response, &self.metrics).await;
+        }
+        Ok(response)
     }
+}
+
+/// Whether the answer to a request is that of a copy on S3 or GCS, whose body says whether the copy was carried out.
+fn has_copy_result(req: &HttpRequest) -> bool {
+    let headers = req.headers();
+    headers.contains_key(AMZ_COPY_SOURCE) || headers.contains_key(GOOG_COPY_SOURCE)
+}
+
+/// Reads the answer to a copy. Without the result of a copy in the body it gets the status of the error.
+async fn check_copy(response: HttpResponse, metrics: &Metrics) -> Result<HttpResponse, HttpError> {
+    let (mut parts, body) = response.into_parts();
+    let bytes = body.bytes().await.map_err(|e| {
+        metrics.count_retry();
+        limit::note_failure(|| format!("failed: {}", crate::error::format_error_chain(&e)));
+        final_if_sent_once(e)
+    })?;
+    if xml::is_copy_result(&bytes) {
+        return Ok(HttpResponse::from_parts(parts, bytes.into()));
+    }
+    let is_denied = String::from_utf8_lossy(&bytes).contains("<Code>AccessDenied</Code>");
+    parts.status = if is_denied {
+        StatusCode::FORBIDDEN
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
+    metrics.count_retry();
+    let status = parts.status;
+    limit::note_failure(|| format!("was answered 200 with an error, as of status {status}"));
+    if limit::is_sent_once() && is_retried(status) {
+        return Err(unanswered(status, bytes.into()).await);
+    }
+    Ok(HttpResponse::from_parts(parts, bytes.into()))
 }
 
 /// Whether `object_store` sends a request again after this status.

@@ -28,6 +28,7 @@ mod condition;
 mod conditional;
 pub mod content_tag;
 pub mod contract;
+mod copy;
 mod counting_store;
 mod credentials;
 mod failure;
@@ -62,7 +63,7 @@ use object_store::{ObjectMeta, ObjectStore};
 pub use self::builder::StoreBuilder;
 pub use self::capabilities::Capabilities;
 pub use self::condition::{
-    Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart,
+    Condition, ConditionSupport, ConditionalStore, KeyListing, OpenUpload, UploadedPart,
 };
 pub(crate) use self::failure::is_transient;
 use self::limit::Resends;

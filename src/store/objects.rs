@@ -1,8 +1,8 @@
-//! Requests for objects: read, write, delete, list, copy and move, with paths relative to the [`Store`].
+//! Requests for objects: read, write, delete and list, with paths relative to the [`Store`].
 //!
 //! Idempotent requests are retried here where the layer below does not retry: after a response body that was cut off,
 //! a stall, or a conflict that a request without a condition cannot have. All others are sent once by this layer;
-//! `super::conditional` has those with a condition.
+//! `super::conditional` has those with a condition, `super::copy` copies and moves.
 //!
 //! Errors are those of [`Store`]. A request that is still [`ErrorKind::Unavailable`] after its retries fails with the
 //! number of attempts and the time that they took.
@@ -14,11 +14,12 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{
-    CopyMode, CopyOptions, GetOptions, GetRange, ObjectMeta, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload, PutResult, RenameOptions,
+    GetOptions, GetRange, ListResult, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    PutResult,
 };
 
-use super::condition::Condition;
+use super::condition::KeyListing;
+use super::failure::failed_deletion;
 use super::metrics::RequestKind;
 use super::{Folder, Store, limit};
 use crate::error::{Error, ErrorKind, Result};
@@ -190,30 +191,33 @@ impl Store {
                 }
                 Ok(())
             }
-            result => result,
+            Err(e) => {
+                // A bulk deletion names the object that it failed at.
+                let is_named = |key: &Path| e.message().contains(&failed_deletion(key.as_ref()));
+                let failed = keys.iter().zip(paths).find(|(key, _)| is_named(key));
+                Err(match failed {
+                    Some((_, path)) => e.with_path(path),
+                    None => e,
+                })
+            }
+            Ok(()) => Ok(()),
         }
     }
 
-    /// The objects below `folder` at any depth.
+    /// The objects below `folder` at any depth. Keys that are no paths, and the objects of folders themselves, are left
+    /// out, see [`Store::remove_folder_objects`].
     pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
-        let key = self.folder_key(folder)?;
-        let prefix = (!key.is_root()).then_some(&key);
-        let objects: Vec<ObjectMeta> = self
-            .retry_idempotent(folder, || self.inner.objects.list(prefix).try_collect())
-            .await?;
-        Ok(objects
+        let listing = self.list_keys(folder, true).await?;
+        Ok(listing
+            .objects
             .into_iter()
             .map(|meta| self.relocate(meta))
             .collect())
     }
 
-    /// The files and subfolders directly in `folder`.
+    /// The files and subfolders directly in `folder`; leaves out the same as [`Store::list`].
     pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
-        let key = self.folder_key(folder)?;
-        let prefix = (!key.is_root()).then_some(&key);
-        let listing = self
-            .retry_idempotent(folder, || self.inner.objects.list_with_delimiter(prefix))
-            .await?;
+        let listing = self.list_keys(folder, false).await?;
         Ok(Folder {
             files: listing
                 .objects
@@ -226,6 +230,86 @@ impl Store {
                 .map(|key| self.strip_prefix(key))
                 .collect(),
         })
+    }
+
+    /// Lists a folder by the keys of the store.
+    async fn list_keys(&self, folder: &str, recursive: bool) -> Result<ListResult> {
+        let key = self.folder_key(folder)?;
+        let list = || self.send_listing(&key, recursive);
+        let listed = self.retry_idempotent(folder, list).await;
+        let KeyListing {
+            mut listing,
+            unnamed,
+            ..
+        } = listed.map_err(|e| match e.kind() {
+            ErrorKind::InvalidPath if self.is_http() => e.with_hint(
+                "the key of an object is no path: remove the object by the tools of the store",
+            ),
+            _ => e,
+        })?;
+        if let Some(example) = unnamed.first() {
+            let count = unnamed.len();
+            log::warn!(
+                "the listing of {folder:?} leaves out {count} keys that are no paths, such as {example:?}"
+            );
+        }
+        // `object_store` takes the key `a/` of a folder's own object for that of the file `a`.
+        listing
+            .objects
+            .retain(|meta| is_below(&key, &meta.location));
+        Ok(listing)
+    }
+
+    async fn send_listing(&self, key: &Path, recursive: bool) -> object_store::Result<KeyListing> {
+        if let Some(conditional_store) = &self.inner.conditional_store
+            && let Some(listing) = conditional_store.list_keys(key, recursive).await
+        {
+            return listing;
+        }
+        let prefix = (!key.is_root()).then_some(key);
+        let objects = &self.inner.objects;
+        let listing = if recursive {
+            ListResult {
+                common_prefixes: Vec::new(),
+                objects: objects.list(prefix).try_collect().await?,
+            }
+        } else {
+            objects.list_with_delimiter(prefix).await?
+        };
+        Ok(KeyListing {
+            listing,
+            ..KeyListing::default()
+        })
+    }
+
+    /// Deletes the objects of `folder` and of the folders below themselves, which consoles create and listings leave
+    /// out.
+    ///
+    /// [`ErrorKind::InvalidPath`] if there are objects below whose keys are no paths, which no call can delete.
+    pub async fn remove_folder_objects(&self, folder: &str) -> Result<()> {
+        let Some(conditional_store) = &self.inner.conditional_store else {
+            return Ok(());
+        };
+        let key = self.folder_key(folder)?;
+        let list = || async {
+            let listing = conditional_store.list_keys(&key, true).await;
+            listing.unwrap_or_else(|| Ok(KeyListing::default()))
+        };
+        let listing = self.retry_idempotent(folder, list).await?;
+        for folder_key in &listing.folder_objects {
+            let delete = || conditional_store.delete_folder_object(folder_key);
+            self.retry_idempotent(folder, delete).await?;
+        }
+        let Some(example) = listing.unnamed.first() else {
+            return Ok(());
+        };
+        let count = listing.unnamed.len();
+        let message = format!(
+            "{count} objects stay in {folder:?}, since their keys are no paths, such as {example:?}"
+        );
+        Err(Error::new(ErrorKind::InvalidPath, message)
+            .with_path(folder)
+            .with_hint("remove them by the tools of the store"))
     }
 
     pub(super) fn relative_path(&self, key: &Path) -> Path {
@@ -247,34 +331,6 @@ impl Store {
             e_tag,
             ..meta
         }
-    }
-
-    /// Copies an object inside the store, by a request that this layer sends once.
-    pub async fn copy(&self, from: &str, to: &str, mode: CopyMode) -> Result<()> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        let options = CopyOptions::new().with_mode(mode);
-        self.send_once(
-            from,
-            self.inner.objects.copy_opts(&source, &target, options),
-        )
-        .await
-    }
-
-    /// Moves an object and replaces `to`: in one step where the store can, else by a copy and a deletion.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        if self.inner.conditional_store.is_some() {
-            return self.move_if(from, to, &Condition::Always).await.map(drop);
-        }
-        self.rename_unconditional(from, to).await
-    }
-
-    pub(super) async fn rename_unconditional(&self, from: &str, to: &str) -> Result<()> {
-        let (source, target) = (self.key(from)?, self.key(to)?);
-        let rename = self
-            .inner
-            .objects
-            .rename_opts(&source, &target, RenameOptions::default());
-        self.send_once(from, rename).await
     }
 
     /// Removes `folder` and its empty subfolders from local files; in other stores folders are only parts of keys.
@@ -342,4 +398,11 @@ impl Store {
             attempts += 1;
         }
     }
+}
+
+/// Whether an object is below a folder.
+fn is_below(folder: &Path, location: &Path) -> bool {
+    folder.is_root()
+        || (location.as_ref().strip_prefix(folder.as_ref()))
+            .is_some_and(|rest| rest.starts_with('/'))
 }

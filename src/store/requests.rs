@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, IF_MATCH, IF_NONE_MATCH};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, IF_MATCH, IF_NONE_MATCH, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use object_store::aws::AwsAuthorizer;
 use object_store::azure::{AzureAuthorizer, AzureCredential, MicrosoftAzure};
@@ -57,6 +57,8 @@ pub(super) enum Cloud {
         signed: bool,
         /// Whether the server is AWS itself, whose support of conditions is known.
         aws: bool,
+        /// Whether it is a directory bucket, whose listings are signed by a session of `object_store`.
+        express: bool,
     },
     Azure {
         objects: Arc<MicrosoftAzure>,
@@ -83,6 +85,8 @@ pub(super) struct CloudClient {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
     Object(&'a Path),
+    /// The object of a folder itself, whose key ends with `/`.
+    FolderObject(&'a Path),
     /// The bucket, for a listing of the folder.
     Folder(&'a Path),
 }
@@ -90,7 +94,7 @@ pub(super) enum Subject<'a> {
 impl<'a> Subject<'a> {
     fn path(self) -> &'a Path {
         match self {
-            Self::Object(path) | Self::Folder(path) => path,
+            Self::Object(path) | Self::FolderObject(path) | Self::Folder(path) => path,
         }
     }
 }
@@ -108,6 +112,18 @@ impl CloudResponse {
         let code = self.headers.get(ERROR_CODE).map(HeaderValue::as_bytes);
         self.status == StatusCode::CONFLICT
             && code.is_none_or(|code| code == b"PendingCopyOperation")
+    }
+
+    /// The message of an error status, as `object_store` words it; None after a success.
+    pub(super) fn error_message(&self) -> Option<String> {
+        if self.status.is_success() {
+            return None;
+        }
+        if self.status.is_redirection() && !self.headers.contains_key(LOCATION) {
+            return Some(format!("redirect without LOCATION: {}", self.status));
+        }
+        let text = String::from_utf8_lossy(&self.body);
+        Some(status_message(self.status, &text))
     }
 }
 
@@ -138,8 +154,20 @@ impl CloudClient {
         }
     }
 
-    /// Sends a request. Transport errors, 5xx but 501, 429 and transient conflicts are retried.
+    /// Sends a request; an error status is an error. Retried as [`Self::send_unchecked`].
     pub(super) async fn send(
+        &self,
+        method: Method,
+        subject: Subject<'_>,
+        query: &str,
+        headers: &HeaderMap,
+    ) -> Result<CloudResponse> {
+        let response = self.send_unchecked(method, subject, query, headers).await?;
+        self.check_status(subject.path(), response)
+    }
+
+    /// Sends a request. Transport errors, 5xx but 501, 429 and transient conflicts are retried.
+    pub(super) async fn send_unchecked(
         &self,
         method: Method,
         subject: Subject<'_>,
@@ -176,10 +204,7 @@ impl CloudClient {
                 }
             };
             if is_last || !is_retryable {
-                return match result {
-                    Ok(response) => self.check_status(subject.path(), response),
-                    Err((_, e)) => Err(e),
-                };
+                return result.map_err(|(_, e)| e);
             }
             let factor = 2_u32.saturating_pow(u32::try_from(retries).unwrap_or(u32::MAX));
             let delay = self
@@ -242,16 +267,19 @@ impl CloudClient {
     ) -> Result<(object_store::client::HttpClient, String)> {
         self.warm_up().await?;
         let target = match subject {
-            Subject::Object(key) => limit::capture(self.objects().head(key)).await?,
+            Subject::Object(key) | Subject::FolderObject(key) => {
+                limit::capture(self.objects().head(key)).await?
+            }
             Subject::Folder(folder) => {
                 limit::capture(self.objects().list_with_delimiter(Some(folder))).await?
             }
         };
         let uri = target.uri.to_string();
-        Ok((
-            target.client,
-            uri.split('?').next().unwrap_or_default().to_owned(),
-        ))
+        let mut url = uri.split('?').next().unwrap_or_default().to_owned();
+        if matches!(subject, Subject::FolderObject(_)) {
+            url.push('/');
+        }
+        Ok((target.client, url))
     }
 
     async fn sign(&self, request: &mut HttpRequest) -> Result<()> {
@@ -405,13 +433,14 @@ impl CloudClient {
         }
     }
 
-    /// Copies the version `e_tag` of an object on S3 or GCS, without a condition on `to`.
+    /// Copies the version `e_tag` of an object on S3 or GCS; `condition_headers` say what must be at `to`.
     pub(super) async fn copy_object(
         &self,
         from: &Path,
         e_tag: &str,
         to: &Path,
         (source_name, match_name): (HeaderName, HeaderName),
+        condition_headers: HeaderMap,
     ) -> Result<()> {
         self.warm_up().await?;
         let copy = self.objects().copy_opts(from, to, CopyOptions::default());
@@ -429,20 +458,18 @@ impl CloudClient {
             AMZ_DATE,
             AMZ_CONTENT_SHA256,
             AMZ_SECURITY_TOKEN,
+            // `object_store` swaps the modes of a copy, see `super::gcs`.
+            GENERATION_MATCH,
         ] {
             headers.remove(name);
         }
+        headers.extend(condition_headers);
         headers.insert(match_name, self.quote_e_tag(e_tag)?);
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let response = self
-            .send(Method::PUT, Subject::Object(to), "", &headers)
-            .await?;
-        // A copy that was answered 200 may still report an error in the body.
-        let text = String::from_utf8_lossy(&response.body);
-        if text.contains("<Error>") {
-            return Err(self.generic_error(format!("the copy of {from} failed: {text}")));
-        }
-        Ok(())
+        // The HTTP service takes an error in the answer's body for one.
+        self.send(Method::PUT, Subject::Object(to), "", &headers)
+            .await
+            .map(drop)
     }
 
     /// The value of a condition's header: the ETag in quotes, without which some servers ignore it.

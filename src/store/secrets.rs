@@ -1,7 +1,8 @@
 //! Masks credentials in messages, logs and representations.
 //!
 //! [`Secrets`] masks the values of a store's secret options wherever they occur in a text. [`mask_urls`] needs no
-//! options: it masks the user names and passwords of URLs, and the signatures and tokens of their queries.
+//! options: it masks the user names and passwords of URLs, the signatures and tokens of their queries, and what S3
+//! repeats of a signed request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,6 +35,15 @@ const SECRET_PARAMETERS: [&str; 12] = [
     "secret",
     "sas",
 ];
+/// The elements of an answer of S3 that repeat what was signed: headers, and so the session token, as text and bytes.
+const SIGNED_ELEMENTS: [&str; 4] = [
+    "CanonicalRequest",
+    "CanonicalRequestBytes",
+    "StringToSign",
+    "StringToSignBytes",
+];
+/// The header with the session token, which such an answer has in a line of its own.
+const TOKEN_HEADER: &str = "x-amz-security-token:";
 /// The shortest value that is masked: a shorter one would mask ordinary words of messages.
 const MIN_SECRET_BYTES: usize = 4;
 
@@ -98,7 +108,50 @@ pub fn mask_option(name: &str, value: &str) -> String {
 
 /// Replaces the user names and passwords of URLs, and the signatures and tokens of queries, with `***`.
 pub fn mask_urls(text: &str) -> String {
-    mask_parameters(&mask_tokens(&mask_userinfo(text)))
+    mask_parameters(&mask_tokens(&mask_signed(&mask_userinfo(text))))
+}
+
+/// Masks what S3 repeats of a request whose signature it does not accept.
+fn mask_signed(text: &str) -> String {
+    let masked = SIGNED_ELEMENTS
+        .iter()
+        .fold(text.to_owned(), |text, name| mask_element(&text, name));
+    mask_token_headers(&masked)
+}
+
+/// Masks the content of the elements `name`; one without an end to the end of the text.
+fn mask_element(text: &str, name: &str) -> String {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(&open) {
+        let (before, content) = rest.split_at(start + open.len());
+        masked.push_str(before);
+        masked.push_str(MASK);
+        rest = &content[content.find(&close).unwrap_or(content.len())..];
+    }
+    masked.push_str(rest);
+    masked
+}
+
+/// Masks the values of headers with session tokens, up to the end of the line or of an element.
+fn mask_token_headers(text: &str) -> String {
+    // The same length: only ASCII letters change.
+    let lowercase = text.to_ascii_lowercase();
+    let mut masked = String::with_capacity(text.len());
+    let mut position = 0;
+    while let Some(start) = lowercase[position..].find(TOKEN_HEADER) {
+        let value_start = position + start + TOKEN_HEADER.len();
+        let value = &text[value_start..];
+        let end = value.find(['\n', '\r', '<', '\\']).unwrap_or(value.len());
+        masked.push_str(&text[position..value_start]);
+        if end > 0 {
+            masked.push_str(MASK);
+        }
+        position = value_start + end;
+    }
+    masked.push_str(&text[position..]);
+    masked
 }
 
 /// Masks the session token that S3 repeats in its answer about an invalid one: `<Token-0>…</Token-0>`.
@@ -184,6 +237,34 @@ mod tests {
             ("tokens=3", "tokens=3"),
             ("k=v/part", "k=v/part"),
             ("ünï://ü:ö@日?sig=日 x", "ünï://***@日?sig=*** x"),
+        ] {
+            assert_eq!(mask_urls(text), masked);
+        }
+    }
+
+    #[test]
+    fn masks_what_s3_repeats_of_a_signed_request() {
+        for (text, masked) in [
+            (
+                "<Error><CanonicalRequest>GET\n/b\nx-amz-security-token:tok\n</CanonicalRequest>\
+                 <CanonicalRequestBytes>74 6f 6b</CanonicalRequestBytes><HostId>h</HostId></Error>",
+                "<Error><CanonicalRequest>***</CanonicalRequest>\
+                 <CanonicalRequestBytes>***</CanonicalRequestBytes><HostId>h</HostId></Error>",
+            ),
+            (
+                "<StringToSign>AWS4\nx</StringToSign><StringToSignBytes>41</StringToSignBytes>",
+                "<StringToSign>***</StringToSign><StringToSignBytes>***</StringToSignBytes>",
+            ),
+            ("cut <CanonicalRequest>GET tok", "cut <CanonicalRequest>***"),
+            (
+                "ü X-Amz-Security-Token: tok/en+=\nx-amz-date:d",
+                "ü X-Amz-Security-Token:***\nx-amz-date:d",
+            ),
+            ("x-amz-security-token:\nhost", "x-amz-security-token:\nhost"),
+            (
+                "host;x-amz-security-token</SignedHeaders>",
+                "host;x-amz-security-token</SignedHeaders>",
+            ),
         ] {
             assert_eq!(mask_urls(text), masked);
         }

@@ -1,10 +1,13 @@
-//! The XML responses of S3 that list upload parts and uploads. The XML API of GCS has the same.
+//! The XML responses of S3 that list objects, upload parts and uploads, and those to copies. The XML API of GCS has the
+//! same.
 
 use chrono::{DateTime, Utc};
+use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::Deserialize;
 
-use super::condition::{OpenUpload, UploadedPart};
+use super::condition::{KeyListing, OpenUpload, UploadedPart};
+use super::path;
 
 /// One page of a listing.
 #[derive(Debug, PartialEq)]
@@ -17,10 +20,38 @@ pub(super) struct ListPage<T, M> {
 /// The documents, by the name of their root element.
 #[derive(Deserialize)]
 enum Document {
+    ListBucketResult(ObjectList),
     ListPartsResult(PartList),
     ListMultipartUploadsResult(UploadList),
     #[serde(other)]
     Other,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ObjectList {
+    #[serde(default)]
+    next_continuation_token: Option<String>,
+    #[serde(default)]
+    contents: Vec<ObjectEntry>,
+    #[serde(default)]
+    common_prefixes: Vec<FolderEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct ObjectEntry {
+    key: String,
+    size: u64,
+    last_modified: DateTime<Utc>,
+    #[serde(rename = "ETag")]
+    e_tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct FolderEntry {
+    prefix: String,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +100,55 @@ fn parse(xml: &[u8]) -> Result<Document, String> {
         .map_err(|e| format!("the response cannot be parsed: {e}; it begins with {text:.200}"))
 }
 
+/// Whether this answers a copy that was carried out. Any other document, such as an error, may follow a status of 200.
+pub(super) fn is_copy_result(xml: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(xml);
+    let document = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    let body = match document.strip_prefix("<?") {
+        Some(declaration) => declaration.split_once("?>").map_or("", |(_, rest)| rest),
+        None => document,
+    };
+    let Some(root) = body.trim_start().strip_prefix('<') else {
+        return false;
+    };
+    let end = root.find(|c: char| c.is_whitespace() || c == '>' || c == '/');
+    let name = &root[..end.unwrap_or(root.len())];
+    let local_name = name.rsplit(':').next().unwrap_or_default();
+    matches!(local_name, "CopyObjectResult" | "CopyPartResult")
+}
+
+/// Parses a `ListBucketResult`; returns the page and the token of the next one.
+pub(super) fn parse_objects_page(xml: &[u8]) -> Result<(KeyListing, Option<String>), String> {
+    let Document::ListBucketResult(list) = parse(xml)? else {
+        return Err("the response is not a ListBucketResult".to_owned());
+    };
+    let mut page = KeyListing::default();
+    for folder in list.common_prefixes {
+        let name = folder.prefix.strip_suffix('/').unwrap_or(&folder.prefix);
+        match path::parse(name) {
+            Ok(key) => page.listing.common_prefixes.push(key),
+            Err(_) => page.unnamed.push(folder.prefix),
+        }
+    }
+    for object in list.contents {
+        let folder_name = object.key.strip_suffix('/');
+        let is_folder = folder_name.is_some();
+        match path::parse(folder_name.unwrap_or(&object.key)) {
+            Err(_) => page.unnamed.push(object.key),
+            Ok(folder) if is_folder => page.folder_objects.push(folder),
+            Ok(location) => page.listing.objects.push(ObjectMeta {
+                location,
+                last_modified: object.last_modified,
+                size: object.size,
+                e_tag: object.e_tag,
+                version: None,
+            }),
+        }
+    }
+    let next = list.next_continuation_token;
+    Ok((page, next.filter(|token| !token.is_empty())))
+}
+
 /// Parses a `ListPartsResult`; the marker is a part number.
 pub(super) fn parse_parts_page(xml: &[u8]) -> Result<ListPage<UploadedPart, String>, String> {
     let Document::ListPartsResult(list) = parse(xml)? else {
@@ -115,6 +195,62 @@ pub(super) fn parse_uploads_page(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_is_answered_by_its_result_alone() {
+        for (body, is_result) in [
+            ("<CopyObjectResult><ETag>x</ETag></CopyObjectResult>", true),
+            (
+                " \n<?xml version='1.0'?>\n<CopyObjectResult xmlns=\"x\"/>",
+                true,
+            ),
+            ("\u{feff}<s3:CopyObjectResult xmlns:s3=\"x\">", true),
+            ("<CopyPartResult>", true),
+            (
+                "<?xml version='1.0'?><Error><Code>SlowDown</Code></Error>",
+                false,
+            ),
+            ("<Error>CopyObjectResult</Error>", false),
+            ("<CopyObjectResults>", false),
+            ("<?xml", false),
+            ("", false),
+        ] {
+            assert_eq!(is_copy_result(body.as_bytes()), is_result, "{body}");
+        }
+    }
+
+    #[test]
+    fn reads_lists_of_objects_and_keeps_keys_that_are_no_paths_apart() {
+        let object = |key: &str| {
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>\
+                 <ETag>&quot;a&quot;</ETag><Size>5</Size><StorageClass>STANDARD</StorageClass></Contents>"
+            )
+        };
+        let xml = format!(
+            "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>t &amp;</NextContinuationToken>{}{}{}\
+             <CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes>{}\
+             <CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes></ListBucketResult>",
+            object("a/&lt;é&gt; &amp;"),
+            object("a/"),
+            object("a//b"),
+            object("a/../c"),
+        );
+        let (page, next) = parse_objects_page(xml.as_bytes()).unwrap();
+        let objects = &page.listing.objects;
+        assert_eq!(objects.len(), 1);
+        assert_eq!(objects[0].location.as_ref(), "a/<é> &");
+        assert_eq!(objects[0].size, 5);
+        assert_eq!(objects[0].e_tag.as_deref(), Some("\"a\""));
+        assert_eq!(page.listing.common_prefixes, [Path::from("a/b")]);
+        assert_eq!(page.folder_objects, [Path::from("a")]);
+        assert_eq!(page.unnamed, ["a//", "a//b", "a/../c"]);
+        assert_eq!(next.as_deref(), Some("t &"));
+        let (empty, next) = parse_objects_page(b"<ListBucketResult></ListBucketResult>").unwrap();
+        assert!(empty.listing.objects.is_empty() && next.is_none());
+        assert!(parse_objects_page(b"<Error/>").is_err());
+    }
 
     #[test]
     fn reads_lists_of_parts() {

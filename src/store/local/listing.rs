@@ -1,7 +1,8 @@
 //! Listings of the folders of local files, and the removal of empty ones.
 //!
 //! A listing shows symbolic links as files and descends into none. It leaves out files that are removed while it runs,
-//! and names that an object key cannot hold.
+//! and names that an object key cannot hold. It fails where it may not look at a file: what it left out would count as
+//! missing.
 
 use std::fs;
 use std::io::ErrorKind as IoKind;
@@ -16,16 +17,21 @@ use crate::store::path;
 
 impl LocalStore {
     /// The metadata of a file as a read finds it: a link to a file inside the root has that file's, any other its own.
-    fn stat_entry(&self, key: &Path, entry: &fs::DirEntry) -> Option<fs::Metadata> {
-        let stat = entry.metadata().ok()?;
+    /// None if the file was removed after it was listed.
+    fn stat_entry(&self, key: &Path, entry: &fs::DirEntry) -> Result<Option<fs::Metadata>> {
+        let stat = match entry.metadata() {
+            Ok(stat) => stat,
+            Err(e) if e.kind() == IoKind::NotFound => return Ok(None),
+            Err(e) => return Err(map_io_error(key, e)),
+        };
         if !stat.is_symlink() {
-            return Some(stat);
+            return Ok(Some(stat));
         }
         let target = self
             .resolve(key)
             .ok()
             .and_then(|path| fs::metadata(path).ok());
-        Some(target.filter(fs::Metadata::is_file).unwrap_or(stat))
+        Ok(Some(target.filter(fs::Metadata::is_file).unwrap_or(stat)))
     }
 
     pub(super) fn list_blocking(&self, prefix: &Path, recursive: bool) -> Result<ListResult> {
@@ -53,8 +59,7 @@ impl LocalStore {
                     Ok(file_type) if file_type.is_dir() && recursive => folders.push(key),
                     Ok(file_type) if file_type.is_dir() => listing.common_prefixes.push(key),
                     Ok(_) => {
-                        // None: the file was removed after it was listed.
-                        let stat = self.stat_entry(&key, &entry);
+                        let stat = self.stat_entry(&key, &entry)?;
                         listing
                             .objects
                             .extend(stat.map(|stat| object_meta(key, &stat)));

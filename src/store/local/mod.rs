@@ -4,7 +4,8 @@
 //! holds an advisory lock on the file while it compares and renames, so any number of processes can contend, see
 //! `self::lock`. Symbolic links in a path are followed where they end inside the root; a deletion removes the link,
 //! not its target. The names of hidden files begin with [`TEMP_PREFIX`](super::temp_name::TEMP_PREFIX); those of interrupted writes stay, and
-//! [`crate::dataset`] cleans them up. `self::durability` decides what reaches the disk when, `self::listing` lists.
+//! [`crate::dataset`] cleans them up. `self::durability` decides what reaches the disk when, `self::listing` lists,
+//! `self::rename` moves files that others may replace.
 //!
 //! Errors are `object_store`'s: `NotFound` for a folder too, `InvalidPath` for a path outside the root, `Precondition`
 //! for a file that is not the expected version. Multipart uploads are not implemented; `super::stage` has its own way.
@@ -12,6 +13,7 @@
 mod durability;
 mod listing;
 pub(super) mod lock;
+mod rename;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Write};

@@ -437,6 +437,10 @@ class TestMore:
         for name, parts in [("", {}), ("a/b", {}), ("a", {"k": ""}), ("a", {"k": "x=y"})]:
             with pytest.raises(ValueError, match=r"."):
                 pds.partition_path(name, **parts)
+        # What a store reads as another path.
+        for name, parts in [(".", {}), ("..", {}), ("a\\b", {}), ("a", {"k": "x\\y"}), ("a", {"k\\l": "x"})]:
+            with pytest.raises(pds.InvalidInput, match=r"."):
+                pds.partition_path(name, **parts)
 
     @pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "brotli", "lz4", "none"])
     def test_codecs(self, memory_store: pds.Store, codec: str) -> None:

@@ -12,7 +12,7 @@ from fault_runs import ended
 from fault_runs import impatient_store as store
 from pds import odf
 from publish.harness import LEASE_OPTIONS, Call
-from scripted_s3 import ScriptedS3
+from scripted_s3 import CLASS_A, CLASS_B, Answer, Request, ScriptedS3
 from scripted_s3.faults import Rule
 
 if TYPE_CHECKING:
@@ -268,3 +268,66 @@ def test_a_move_leaves_a_source_that_was_replaced_meanwhile() -> None:
         create.resume()
         assert isinstance(move.wait().error, pds.FileChanged), repr(move.error)
         assert (files.read_bytes("a"), files.read_bytes("b")) == (b"new", b"old")
+
+
+@pytest.mark.parametrize("fault", ["pause", "pause after"])
+@pytest.mark.parametrize("ignores", [CLASS_A, CLASS_B])
+def test_a_move_over_a_file_leaves_a_source_that_was_replaced_meanwhile(ignores: frozenset[str], fault: str) -> None:
+    with ScriptedS3(ignores) as server:
+        files = pds.Store("s3://bucket", server.options())
+        files.write("a", b"old")
+        files.write("b", b"target")
+        copy = server.add(Rule(lambda r: r.verb == "copy", fault, times=1))
+        move = Call(lambda: files.move("a", "b", overwrite=True))
+        copy.wait()
+        files.write("a", b"new", overwrite=True)
+        copy.resume()
+        assert isinstance(move.wait().error, pds.FileChanged), repr(move.error)
+        assert files.read_bytes("a") == b"new"
+        # A copy that comes after the write finds another version.
+        assert files.read_bytes("b") == (b"target" if fault == "pause" else b"old")
+
+
+@pytest.mark.parametrize("code", ["KMS.ThrottlingException", "InternalError", "AccessDenied"])
+@pytest.mark.parametrize("method", ["copy", "move"])
+def test_a_copy_that_is_answered_by_an_error_was_not_made(
+    method: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 sends the status of a long copy before it knows whether that succeeds."""
+    body = f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>scripted</Message></Error>"
+    with ScriptedS3() as server:
+        handle = server.bucket.handle
+
+        def refuse(request: Request) -> Answer:
+            return Answer(200, body.encode()) if request.verb == "copy" else handle(request)
+
+        files = pds.Store("s3://bucket", server.options())
+        files.write("a", b"x")
+        monkeypatch.setattr(server.bucket, "handle", refuse)
+        expected = pds.PermissionDenied if code == "AccessDenied" else pds.BackendUnavailable
+        with pytest.raises(expected, match=code):
+            getattr(files, method)("a", "b", overwrite=True)
+        assert server.snapshot() == {"a": b"x"}
+
+
+def test_a_deletion_that_is_denied_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 answers a bulk deletion with status 200 and an error for each object."""
+    body = "<DeleteResult><Error><Key>d/x</Key><Code>AccessDenied</Code><Message>No</Message></Error></DeleteResult>"
+    with ScriptedS3() as server:
+        handle = server.bucket.handle
+
+        def refuse(request: Request) -> Answer:
+            return Answer(200, body.encode()) if request.method == "POST" else handle(request)
+
+        files = pds.Store("s3://bucket", server.options())
+        files.write("d/x", b"x")
+        monkeypatch.setattr(server.bucket, "handle", refuse)
+        server.restart()
+        with pytest.raises(pds.PermissionDenied) as caught:
+            files.delete("d/x")
+        assert caught.value.path == "d/x"
+        assert [request.method for request in server.seen].count("POST") == 1
+        with pytest.raises(pds.PermissionDenied) as caught:
+            files.delete_folder("d", recursive=True)
+        assert caught.value.path == "d/x"
+        assert server.snapshot() == {"d/x": b"x"}

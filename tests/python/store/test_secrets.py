@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pds
+from scripted_s3 import Answer, Request, ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,3 +125,32 @@ def test_what_is_no_secret_is_shown() -> None:
     assert "aws_region='eu-central-1'" in repr(store)
     assert "proxy_url='http://proxy:3128'" in repr(store)
     assert "'s3://bucket/a b'" in repr(store)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_of_a_signature_that_does_not_match(told: list[str], is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 repeats what was signed, as text and as bytes: the session token is in it."""
+    token = SECRET + "/session"
+
+    def repeat(request: Request) -> Answer:
+        signed = f"{request.method}\n/{request.key}\nx-amz-security-token:{token}\n\nhost;x-amz-security-token"
+        as_bytes = signed.encode().hex(" ")
+        return Answer(
+            403,
+            f"<Error><Code>SignatureDoesNotMatch</Code><CanonicalRequest>{signed}</CanonicalRequest>"
+            f"<CanonicalRequestBytes>{as_bytes}</CanonicalRequestBytes><HostId>host</HostId></Error>".encode(),
+        )
+
+    with ScriptedS3() as server:
+        monkeypatch.setattr(server.bucket, "handle", repeat)
+        options = {k: v for k, v in server.options().items() if "key" not in k}
+        keys = {"access_key_id": "id", "secret_access_key": "secret", "session_token": token}
+        if is_given:
+            options |= {f"aws_{name}": value for name, value in keys.items()}
+        store = pds.Store("s3://bucket", options, credential_provider=None if is_given else lambda: keys)
+        for call in (lambda: store.read_bytes("a"), lambda: list(store.list_files())):
+            with pytest.raises(pds.PermissionDenied, match="SignatureDoesNotMatch") as caught:
+                call()
+            texts = [*_texts(caught.value)]
+            assert not any(token.encode().hex(" ") in text for text in texts)
+            told.extend(texts)

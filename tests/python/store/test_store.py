@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import os
 import pickle
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import pds
+from scripted_s3 import ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,3 +204,116 @@ def test_a_file_that_another_program_rewrites_exists_all_the_time(local_store: p
     finally:
         ended.set()
         thread.join()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_is_written_while_it_is_moved_is_not_lost(store: pds.Store, overwrite: bool) -> None:
+    if store.url.startswith("s3:"):
+        pytest.skip("the server may lack conditional deletions; test_conditional_sends has the steps one by one")
+    for number in range(20):
+        for path in ("a", "b"):
+            store.delete(path, missing_ok=True)
+        store.write("a", b"old" * 500_000)
+
+        def write(number: int = number) -> None:
+            time.sleep(0.0005 * number)
+            store.write("a", b"new", overwrite=True)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        with contextlib.suppress(pds.FileChanged):
+            store.move("a", "b", overwrite=overwrite)
+        thread.join()
+        contents = [store.read_bytes(path) for path in ("a", "b") if store.is_file(path)]
+        assert b"new" in contents, f"round {number}"
+
+
+def test_a_folder_is_not_moved(store: pds.Store) -> None:
+    store.write("a/b", b"x")
+    for overwrite in (False, True):
+        with pytest.raises(pds.InvalidPath, match="directory"):
+            store.move("a", "c", overwrite=overwrite)
+    assert _content(store) == {"a/b": b"x"}
+
+
+def test_a_link_that_moves_takes_its_content(local_store: pds.Store, tmp_path: Path) -> None:
+    local_store.write("a/file", b"x")
+    (tmp_path / "store" / "a" / "link").symlink_to("file")
+    local_store.move("a/link", "b/moved")
+    assert _content(local_store) == {"a/file": b"x", "b/moved": b"x"}
+
+
+LOOK_AT_A_FOLDER = """
+import os, sys, pds
+store = pds.Store(sys.argv[1], durability="none")
+datasets = pds.ParquetDatasetStore(store)
+list(store.list_files(""))
+if os.geteuid() == 0:
+    # Root may look at all files.
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+calls = {
+    "list": lambda: list(store.list_files("folder")),
+    "list all": lambda: list(store.list_files("", recursive=True)),
+    "list datasets": datasets.list_datasets,
+    "delete": lambda: datasets.delete_dataset("folder"),
+}
+for name, call in calls.items():
+    try:
+        print(name, call())
+    except pds.PermissionDenied:
+        pass
+"""
+
+
+def test_a_file_that_may_not_be_looked_at_is_not_left_out() -> None:
+    """What a listing leaves out counts as missing."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        root = Path(name)
+        pds.Store(root, durability="none").write("folder/_SUCCESS", b"")
+        root.chmod(0o755)
+        (root / "folder").chmod(0o444)
+        command = [sys.executable, "-c", LOOK_AT_A_FOLDER, name]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        (root / "folder").chmod(0o755)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_an_object_of_a_folder_itself_is_no_file() -> None:
+    """The consoles of S3 and GCS create one, whose key ends with a slash."""
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket", server.options())
+        objects = {"sales": b"file", "sales/": b"", "sales/x": b"1", "sales/sub/": b"", "other/": b""}
+        server.restore(objects)
+        assert _content(store) == {"sales": b"file", "sales/x": b"1"}
+        assert [info.path for info in store.list_files("sales")] == ["sales/x"]
+        assert [info.path for info in store.child("sales").list_files(recursive=True)] == ["x"]
+        assert list(store.list_folders("sales")) == ["sub"]
+        assert sorted(store.list_folders()) == ["other", "sales"]
+        store.delete_folder("sales", recursive=True)
+        assert server.snapshot() == {"sales": b"file", "other/": b""}
+        with pytest.raises(pds.InvalidPath, match="not a directory"):
+            store.delete_folder("sales", recursive=True)
+        store.delete_folder("other", missing_ok=True)
+        assert server.snapshot() == {"sales": b"file"}
+
+
+@pytest.mark.parametrize("page_size", [1000, 1])
+def test_a_key_that_is_no_path_hides_no_others(page_size: int, caplog: pytest.LogCaptureFixture) -> None:
+    pds.enable_logging(logging.WARNING)
+    with ScriptedS3() as server:
+        server.bucket.page_size = page_size
+        store = pds.Store("s3://bucket", server.options())
+        odd = {"d//x": b"", "d/../y": b"", "d/a\\b": b"", "/z": b"", "only//x": b""}
+        server.restore({"d/a": b"1", "d/b/c": b"2", **odd})
+        with caplog.at_level(logging.WARNING):
+            assert _content(store) == {"d/a": b"1", "d/b/c": b"2"}
+        assert "5 keys that are no paths" in caplog.text
+        assert ([info.path for info in store.list_files("d")], list(store.list_folders("d"))) == (["d/a"], ["b"])
+        with pytest.raises(pds.InvalidPath, match="3 objects stay"):
+            store.delete_folder("d", recursive=True)
+        assert server.snapshot() == odd
+        for missing_ok in (False, True):
+            with pytest.raises(pds.InvalidPath, match="only//x"):
+                store.delete_folder("only", recursive=True, missing_ok=missing_ok)
