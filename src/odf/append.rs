@@ -17,10 +17,12 @@ use serde_json::Value;
 use super::block::Block;
 use super::chain::{CONCURRENT_BLOCKS, Chain, ChainHead, replay};
 use super::event::{DatasetKind, Event};
+use super::fields::invalid_event;
 use super::head::{HeadError, HeadResult, HeadUpdate};
 use super::lease::WriteLease;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
+use super::schema;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::probe_conditional_writes;
@@ -54,14 +56,44 @@ impl BlockDraft {
 
     /// Adds a block with this event and system time.
     pub(super) fn push(&mut self, time: UtcDateTime, event: &Value) -> Result<()> {
+        let block = self.make_block(time, event)?;
+        check_system_columns(&self.state, block.event())?;
+        self.add(block)
+    }
+
+    /// As [`Self::push`], in a chain that never has rows: its columns may have any names and types.
+    pub(super) fn push_without_rows(&mut self, time: UtcDateTime, event: &Value) -> Result<()> {
+        let block = self.make_block(time, event)?;
+        self.add(block)
+    }
+
+    fn make_block(&self, time: UtcDateTime, event: &Value) -> Result<Block> {
         let tip = self.state.tip.as_ref();
         let number = tip.map_or(0, |tip| tip.sequence_number + 1);
-        let block = Block::new(time, tip.map(|tip| &tip.hash), number, event)?;
+        Block::new(time, tip.map(|tip| &tip.hash), number, event)
+    }
+
+    fn add(&mut self, block: Block) -> Result<()> {
         self.state.check_new(&block)?;
         self.state.apply(&block);
         self.blocks.push(block);
         Ok(())
     }
+}
+
+/// Refuses an event after which a system column cannot hold its values.
+fn check_system_columns(state: &ChainState, event: &Event) -> Result<()> {
+    let (vocabulary, schema_event) = match event {
+        Event::SetDataSchema(fields) => (&state.vocabulary, Some(fields)),
+        Event::SetVocab { vocabulary, .. } => (vocabulary, state.schema_event.as_ref()),
+        _ => return Ok(()),
+    };
+    // Whether a schema can be used is another rule.
+    let Some(Ok(schema)) = schema_event.map(schema::arrow_from_event) else {
+        return Ok(());
+    };
+    let checked = vocabulary.check_types(&schema);
+    checked.map_err(|e| invalid_event(e.message().to_owned()).with_source(e))
 }
 
 impl Chain {
@@ -230,6 +262,7 @@ impl Chain {
             _ => Arc::clone(&state),
         };
         base.check_new(&block)
+            .and_then(|()| check_system_columns(&base, block.event()))
             .map_err(|e| e.with_path(self.root()))?;
         if previous != Some(&head.hash) {
             let message = format!(

@@ -3,11 +3,15 @@
 //!
 //! The chain of a table is in its folder `_odf`, that of a dataset in `_odf/<key>` of its store. A recorded schema is a
 //! `SetDataSchema` with the time of the version that has it, or with the time of the newest block if that is later.
-//! The `AddData` after it has no rows; its source state is the number of the version. All schemas that are missing are
-//! appended in one move of the head, and a new chain comes into being with them.
+//! The `AddData` after it has no rows; its source state is the number of the version and the id of its commit, as
+//! `<version>/<commit id>`. All schemas that are missing are appended in one move of the head, and a new chain comes
+//! into being with them. After many versions without another schema such an `AddData` comes alone, for every call reads
+//! the versions after the last one.
 //!
-//! What is missing is decided by the number of the version: clocks of writers differ. A chain of an older release has
-//! no numbers; for it the versions after the time of the last `SetDataSchema` are missing, and the newest.
+//! What is missing is decided by the number of the version: clocks of writers differ. The id of the commit tells
+//! whether the table is still the same: one that was dropped and created anew begins at version 1 again, and all its
+//! versions are missing. A chain of an older release has no ids, or no numbers either; without numbers the versions
+//! after the time of the last `SetDataSchema` are missing, and the newest.
 //!
 //! The chain is read before its source. Of two calls at once, one moves the head, and the other reads both again. A
 //! call whose outcome is unknown is repeated without harm.
@@ -45,6 +49,8 @@ const FOLDER: &str = "_odf";
 /// The source whose state is the version that was recorded last.
 const SOURCE_NAME: &str = "pds/table";
 const SOURCE_STATE_KIND: &str = "pds/tableVersion";
+/// The most versions after the recorded one that are read again by every call.
+const MAX_UNRECORDED_VERSIONS: u64 = 32;
 
 /// A chain that is up to date.
 #[derive(Debug, Clone)]
@@ -114,7 +120,7 @@ enum Position {
     /// Nothing is recorded.
     Start,
     /// Everything up to this version is recorded.
-    Version(u64),
+    Version(TableVersion),
     /// The schema of this time was recorded without a version.
     Time(UtcDateTime),
 }
@@ -124,7 +130,7 @@ impl Position {
         let recorded = state.source_states.get(SOURCE_NAME);
         let version = recorded
             .filter(|source| source.kind == SOURCE_STATE_KIND)
-            .and_then(|source| source.value.parse().ok());
+            .and_then(|source| TableVersion::parse(&source.value));
         if let Some(version) = version {
             return Ok(Self::Version(version));
         }
@@ -136,11 +142,42 @@ impl Position {
     }
 }
 
+/// A version of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TableVersion {
+    number: u64,
+    /// The id of its commit; None in a chain of an older release.
+    commit_id: Option<String>,
+}
+
+impl TableVersion {
+    fn parse(text: &str) -> Option<Self> {
+        let (number, commit_id) = match text.split_once('/') {
+            Some((number, commit_id)) => (number, Some(commit_id.to_owned())),
+            None => (text, None),
+        };
+        let number = number.parse().ok()?;
+        Some(Self { number, commit_id })
+    }
+
+    fn to_text(&self) -> String {
+        match &self.commit_id {
+            Some(commit_id) => format!("{}/{commit_id}", self.number),
+            None => self.number.to_string(),
+        }
+    }
+
+    /// Whether `other`, which has the same number, is another commit: that of a table that was created anew.
+    fn is_replaced_by(&self, other: &Self) -> bool {
+        self.commit_id.is_some() && self.commit_id != other.commit_id
+    }
+}
+
 /// The schema of the source at one time.
 struct SourceVersion {
     time: UtcDateTime,
-    /// The version of a table.
-    number: Option<u64>,
+    /// The version of a table; None for a dataset.
+    version: Option<TableVersion>,
     schema: Schema,
 }
 
@@ -150,7 +187,10 @@ impl SourceVersion {
         let out_of_range = || Error::invalid(format!("timestamp out of range: {micros} µs"));
         Ok(Self {
             time: DateTime::from_timestamp_micros(micros).ok_or_else(out_of_range)?,
-            number: Some(manifest.version),
+            version: Some(TableVersion {
+                number: manifest.version,
+                commit_id: Some(manifest.commit_id.as_str().to_owned()),
+            }),
             schema: TableColumns::from_manifest(manifest)?
                 .schema
                 .as_ref()
@@ -175,7 +215,7 @@ impl Source<'_> {
                 let dataset = open_dataset(store, key).await?;
                 Ok(vec![SourceVersion {
                     time: parse_utc(&dataset.manifest().created_at_utc)?,
-                    number: None,
+                    version: None,
                     schema: dataset.schema().as_ref().clone(),
                 }])
             }
@@ -185,11 +225,34 @@ impl Source<'_> {
 
 async fn table_versions_after(table: &Table, position: &Position) -> Result<Vec<SourceVersion>> {
     let newest = table.newest().await?.manifest;
+    let all = newest.version;
     let limit = match position {
-        Position::Version(recorded) if *recorded <= newest.version => newest.version - recorded,
+        // The recorded version is read, too: its commit tells whether it is still the same.
+        Position::Version(recorded) if recorded.number <= newest.version => {
+            newest.version - recorded.number + 1
+        }
         // A table that was set back, or created anew, is recorded from its oldest version on.
-        _ => newest.version,
+        _ => all,
     };
+    let versions = read_versions(table, &newest, position, limit).await?;
+    if let Position::Version(recorded) = position
+        && limit < all
+        && let Some(oldest) = versions.first().and_then(|oldest| oldest.version.as_ref())
+        && oldest.number == recorded.number
+        && recorded.is_replaced_by(oldest)
+    {
+        return read_versions(table, &newest, position, all).await;
+    }
+    Ok(versions)
+}
+
+/// Reads the last `limit` versions that the position does not rule out, oldest first.
+async fn read_versions(
+    table: &Table,
+    newest: &TableManifest,
+    position: &Position,
+    limit: u64,
+) -> Result<Vec<SourceVersion>> {
     let is_missing = |manifest: &TableManifest| match position {
         Position::Time(recorded) => {
             manifest.created_at.as_micros() > recorded.timestamp_micros()
@@ -199,7 +262,7 @@ async fn table_versions_after(table: &Table, position: &Position) -> Result<Vec<
     };
     let read =
         |manifest: &TableManifest| is_missing(manifest).then(|| SourceVersion::of_table(manifest));
-    let versions = map_versions(table, &newest, limit, read).await?;
+    let versions = map_versions(table, newest, limit, read).await?;
     versions.into_iter().rev().flatten().collect()
 }
 
@@ -222,47 +285,65 @@ fn plan_blocks(
     let mut draft = BlockDraft::new(state.clone());
     let recorded = state.schema_event.as_ref();
     let mut recorded = recorded.map(schema::arrow_from_event).transpose()?;
-    for version in versions {
-        let event = schema::event_from_arrow(&version.schema, true)?;
+    let mut noted = match position {
+        Position::Version(version) => Some(version),
+        Position::Start | Position::Time(_) => None,
+    };
+    for source in versions {
+        let event = schema::event_from_arrow(&source.schema, true)?;
         // What a chain gives back is compared, for not everything of a schema may come back from it.
         let schema = Some(schema::arrow_from_event(&event)?);
         if schema == recorded {
             continue;
         }
         let tip = draft.state.tip.as_ref();
-        let not_before = tip.map_or(version.time, |tip| tip.system_time);
-        let time = version.time.max(not_before) + delay;
+        let not_before = tip.map_or(source.time, |tip| tip.system_time);
+        let time = source.time.max(not_before) + delay;
         if tip.is_none() {
             let seed = Event::Seed {
                 dataset_id: DatasetId::generate()?.id,
                 dataset_kind: DatasetKind::Root,
             };
-            draft.push(time, &seed.to_fields())?;
+            draft.push_without_rows(time, &seed.to_fields())?;
         }
-        draft.push(time, &event)?;
-        if let Some(number) = version.number {
-            draft.push(time, &version_event(&draft.state, number))?;
+        draft.push_without_rows(time, &event)?;
+        if let Some(version) = &source.version {
+            draft.push_without_rows(time, &version_event(&draft.state, version))?;
+            noted = Some(version);
         }
         recorded = schema;
     }
-    let newest = versions.last().and_then(|newest| newest.number);
-    let was_set_back = matches!((position, newest), (Position::Version(v), Some(n)) if *v > n);
-    if let (Some(number), Some(tip)) = (newest, draft.state.tip.as_ref())
-        && was_set_back
-        && draft.blocks.is_empty()
+    let newest = versions.last().and_then(|newest| newest.version.as_ref());
+    if let (Some(noted), Some(newest)) = (noted, newest)
+        && needs_note(noted, newest, versions)
+        && let Some(tip) = draft.state.tip.as_ref()
     {
-        let time = tip.system_time + delay;
-        draft.push(time, &version_event(&draft.state, number))?;
+        let newest_time = versions
+            .last()
+            .map_or(tip.system_time, |newest| newest.time);
+        let time = tip.system_time.max(newest_time) + delay;
+        draft.push_without_rows(time, &version_event(&draft.state, newest))?;
     }
     Ok(draft.blocks)
 }
 
+/// Whether the newest version is recorded although its schema is that of the version `noted`: the table began anew, or
+/// there are many versions between them.
+fn needs_note(noted: &TableVersion, newest: &TableVersion, versions: &[SourceVersion]) -> bool {
+    let mut read = versions.iter().filter_map(|source| source.version.as_ref());
+    let is_replaced =
+        |version: &TableVersion| version.number == noted.number && noted.is_replaced_by(version);
+    noted.number > newest.number
+        || newest.number - noted.number > MAX_UNRECORDED_VERSIONS
+        || read.any(is_replaced)
+}
+
 /// Makes the event that records the number of a version, and changes nothing else.
-fn version_event(state: &ChainState, number: u64) -> Value {
+fn version_event(state: &ChainState, version: &TableVersion) -> Value {
     let source_state = SourceState {
         source_name: SOURCE_NAME.to_owned(),
         kind: SOURCE_STATE_KIND.to_owned(),
-        value: number.to_string(),
+        value: version.to_text(),
     };
     let data = DataEvent {
         new_source_state: Some(source_state),

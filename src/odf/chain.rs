@@ -30,8 +30,10 @@ use crate::versions::names::CHAIN_HEAD;
 
 /// The number of blocks that are read or written at once.
 pub(super) const CONCURRENT_BLOCKS: usize = 32;
-/// The number of blocks that are read one after another before all blocks are listed and read.
+/// The number of blocks that are read one after another before blocks are listed and read many at once.
 const STEPS_BEFORE_LISTING: usize = 8;
+/// How many times the blocks that are needed may be read to have all of them.
+const MAX_READS_PER_BLOCK: usize = 4;
 /// The longest head that is read, in bytes. A hash in any base is shorter.
 const MAX_HEAD_BYTES: u64 = 1024;
 
@@ -191,14 +193,17 @@ impl Chain {
         let mut blocks: Vec<Arc<Block>> = Vec::new();
         let mut next = Some(newest.clone());
         let mut misses = 0;
+        let mut unread: Option<Vec<Multihash>> = None;
         while let Some(hash) = next.clone().filter(|hash| Some(hash) != until) {
             if blocks.len() >= limit {
                 break;
             }
             if !self.lock_cache().blocks.contains_key(&hash) {
                 misses += 1;
-                if misses == STEPS_BEFORE_LISTING && limit - blocks.len() > STEPS_BEFORE_LISTING {
-                    self.read_all().await?;
+                let needed = self.count_needed(&blocks, until, limit);
+                if misses == STEPS_BEFORE_LISTING && needed > STEPS_BEFORE_LISTING {
+                    unread = Some(self.read_many(unread.take(), needed).await?);
+                    misses = 0;
                 }
             }
             let block = self.block(&hash).await?;
@@ -209,21 +214,72 @@ impl Chain {
         Ok(blocks)
     }
 
-    /// Reads all blocks of the dataset into the cache, many at once. Blocks that cannot be read are skipped: an error
-    /// is raised only for a block that is needed.
-    async fn read_all(&self) -> Result<()> {
-        let objects = self.store.list(&self.path("blocks")).await?;
+    /// Returns how many blocks are still to be read, at most: the number of a block is that of the blocks before it.
+    fn count_needed(
+        &self,
+        blocks: &[Arc<Block>],
+        until: Option<&Multihash>,
+        limit: usize,
+    ) -> usize {
+        let rest = limit - blocks.len();
+        let Some(oldest) = blocks.last() else {
+            return rest;
+        };
+        let until_block = until.and_then(|hash| self.lock_cache().blocks.get(hash).cloned());
+        let known = until_block.map_or(0, |block| block.sequence_number.saturating_add(1));
+        let needed = oldest.sequence_number.saturating_sub(known);
+        usize::try_from(needed).map_or(rest, |needed| needed.min(rest))
+    }
+
+    /// Reads blocks of the dataset into the cache, many at once, and returns the names of the rest, the newest first.
+    /// Without names it lists them and reads the `needed` newest: others may be those of chains before a compaction.
+    /// Where the times of objects say nothing, as in a copy, the rest is read the next time, unless it is much more
+    /// than needed.
+    async fn read_many(
+        &self,
+        names: Option<Vec<Multihash>>,
+        needed: usize,
+    ) -> Result<Vec<Multihash>> {
+        let is_listed = names.is_some();
+        let mut names = match names {
+            Some(names) => names,
+            None => self.list_unread().await?,
+        };
+        let is_small = names.len() <= needed.saturating_mul(MAX_READS_PER_BLOCK);
+        let rest = match (is_listed, is_small) {
+            (true, true) => Vec::new(),
+            (true, false) => return Ok(names),
+            (false, _) => names.split_off(needed.min(names.len())),
+        };
+        self.read_into_cache(&names).await;
+        Ok(rest)
+    }
+
+    /// Lists the blocks of the dataset that are not in the cache, the newest first.
+    async fn list_unread(&self) -> Result<Vec<Multihash>> {
+        let mut objects = self.store.list(&self.path("blocks")).await?;
+        objects.sort_by_key(|meta| std::cmp::Reverse(meta.last_modified));
         let hashes = objects.iter().filter_map(|meta| {
             let name = meta.location.filename()?;
             name.parse::<Multihash>().ok()
         });
-        let missing_hashes: Vec<Multihash> = {
+        let cache = self.lock_cache();
+        Ok(hashes
+            .filter(|hash| !cache.blocks.contains_key(hash))
+            .collect())
+    }
+
+    /// Reads blocks into the cache. Blocks that cannot be read are skipped: an error is raised only for a block that is
+    /// needed.
+    async fn read_into_cache(&self, names: &[Multihash]) {
+        let unread: Vec<&Multihash> = {
             let cache = self.lock_cache();
-            hashes
-                .filter(|hash| !cache.blocks.contains_key(hash))
+            let names = names.iter();
+            names
+                .filter(|hash| !cache.blocks.contains_key(*hash))
                 .collect()
         };
-        let fetches: Vec<_> = missing_hashes.iter().map(|hash| self.fetch(hash)).collect();
+        let fetches: Vec<_> = unread.into_iter().map(|hash| self.fetch(hash)).collect();
         let mut reads = stream::iter(fetches).buffer_unordered(CONCURRENT_BLOCKS);
         while let Some(read) = reads.next().await {
             match read {
@@ -231,7 +287,6 @@ impl Chain {
                 Err(e) => log::debug!("skipped a block that cannot be read: {e}"),
             }
         }
-        Ok(())
     }
 
     /// Reads the head and returns it with the state of the chain.

@@ -6,8 +6,8 @@
 //! from.
 //!
 //! Errors: [`ErrorKind::PartCorrupted`] for a slice that is not what was written, [`ErrorKind::FormatNotSupported`]
-//! for a block of a later release after a merged slice, [`ErrorKind::InvalidInput`] for a chain without a schema.
-//! After an error the merged slices are removed, unless the outcome of moving the head is unknown.
+//! for a block of a later release after a merged slice. After an error the merged slices are removed, unless the
+//! outcome of moving the head is unknown.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +30,7 @@ use super::rows::SliceStats;
 use super::rules::ChainState;
 use super::schema;
 use super::slice::{SliceOptions, build_slice_snapshot, remove_slice, write_slice};
+use super::slice_columns::schema_to_write;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
@@ -197,7 +198,8 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
                     .as_ref()
                     .map(schema::arrow_from_event)
                     .transpose()?;
-                let is_slice = slice.is_some();
+                // The columns of slices before the first schema may differ.
+                let is_mergeable = slice.is_some() && slice_schema.is_some();
                 steps.push(Step {
                     time: block.system_time,
                     event: StepEvent::Original(Arc::clone(block)),
@@ -208,7 +210,7 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
                 let ends_merging = block.event().data().is_some()
                     || matches!(block.kind(), EventKind::SetDataSchema | EventKind::SetVocab)
                     || !block.is_fully_decoded();
-                if is_slice {
+                if is_mergeable {
                     open_step = Some(steps.len() - 1);
                 } else if ends_merging {
                     open_step = None;
@@ -311,10 +313,10 @@ async fn merge_slices(
     let (Some(first), Some(last)) = (step.slices.first(), step.slices.last()) else {
         return Err(Error::other("internal error: no slices to merge"));
     };
-    let schema = step.schema.clone().ok_or_else(|| {
-        let message = "a chain without a schema cannot be compacted; append a SetDataSchema first";
-        Error::invalid(message).with_path(chain.root())
-    })?;
+    let schema = step.schema.as_deref().map(schema_to_write);
+    let schema =
+        schema.ok_or_else(|| Error::other("internal error: merged slices without a schema"))?;
+    let schema = Arc::new(schema);
     let (table, manifest) = build_slice_snapshot(chain, &schema, &state.vocabulary, &step.slices)?;
     for slice in &step.slices {
         let offset = &state.vocabulary.offset;

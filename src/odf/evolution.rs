@@ -1,6 +1,13 @@
 //! Schema evolution: which changes of a logical schema are allowed.
+//!
+//! [`compare_schemas`] finds the changes that the rules of a chain forbid, [`check_older_rows`] refuses those that the
+//! rules allow and with which older rows could not be read.
 
 use serde_json::Value;
+
+use super::fields::invalid_event;
+use super::vocabulary::Vocabulary;
+use crate::error::Result;
 
 /// How a schema differs from the one before it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -12,6 +19,8 @@ pub(super) struct DataSchemaDifference {
     /// Optional fields that are added within other fields. The rules allow them, but older rows cannot be read with
     /// them.
     pub nested_additions: Vec<String>,
+    /// Fields that were optional and are required, also if that is ignored.
+    pub newly_required: Vec<String>,
 }
 
 /// Compares two logical schemas. With `ignore_optional`, a field may change between optional and required.
@@ -26,6 +35,37 @@ pub(super) fn compare_schemas(
     };
     compare_fields("", before, after, ignore_optional, &mut difference);
     difference
+}
+
+/// Refuses a schema with which the rows of the one before cannot be read. `vocabulary` has the names of the system
+/// columns, which have no nulls.
+pub(super) fn check_older_rows(
+    before: &Value,
+    after: &Value,
+    has_rows: bool,
+    vocabulary: &Vocabulary,
+) -> Result<()> {
+    let difference = compare_schemas(before, after, true);
+    let nested = difference.nested_additions;
+    if !nested.is_empty() {
+        let message = format!(
+            "the fields {} are added within another field, and older rows cannot be read with them; add a column \
+             instead",
+            nested.join(", ")
+        );
+        return Err(invalid_event(message));
+    }
+    // The rules allow it after a rawArrowSchema.
+    let mut required = difference.newly_required;
+    required.retain(|name| !vocabulary.names().contains(&name.as_str()));
+    if has_rows && !required.is_empty() {
+        let message = format!(
+            "the fields {} become required, and older rows may have nulls in them; leave them optional",
+            required.join(", ")
+        );
+        return Err(invalid_event(message));
+    }
+    Ok(())
 }
 
 fn compare_fields(
@@ -96,6 +136,7 @@ fn compare_types(
             compare_types(name, before, &after["inner"], ignore_optional, difference);
         }
         (true, false) => {
+            difference.newly_required.push(name.to_owned());
             if !ignore_optional {
                 difference
                     .forbidden_changes
@@ -172,11 +213,12 @@ mod tests {
                 "{after}"
             );
         }
-        assert!(
-            compare_schemas(&before, &forbidden[1], true)
-                .forbidden_changes
-                .is_empty()
-        );
+        let becomes_optional = compare_schemas(&before, &forbidden[1], true);
+        assert!(becomes_optional.forbidden_changes.is_empty());
+        assert!(becomes_optional.newly_required.is_empty());
+        let becomes_required = compare_schemas(&before, &forbidden[2], true);
+        assert!(becomes_required.forbidden_changes.is_empty());
+        assert_eq!(becomes_required.newly_required, ["b"]);
         assert_eq!(
             compare_schemas(&before, &before, false),
             DataSchemaDifference::default()

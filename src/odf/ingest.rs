@@ -36,6 +36,7 @@ use super::schema;
 use super::slice::{
     SliceOptions, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice,
 };
+use super::slice_columns::schema_to_write;
 use super::time::UtcDateTime;
 use super::vocabulary::{Vocabulary, system_fields};
 use crate::error::{Error, Result};
@@ -76,7 +77,8 @@ pub async fn ingest(
     let deadline = chain.store().clock().monotonic() + options.timeout;
     let (head, state) = chain.state().await?;
     state.check_readable()?;
-    let plan = IngestPlan::new(&state, &input.schema(), options)?;
+    let slices_schema = chain.schema_of_slices(&state).await?;
+    let plan = IngestPlan::new(&state, slices_schema.as_ref(), &input.schema(), options)?;
     let time = chain.time_after(&state);
     let lease = WriteLease::new(chain);
     let slice = write(chain, &plan, input, options, time).await?;
@@ -167,11 +169,12 @@ async fn rebase(
     options: &IngestOptions,
 ) -> Result<Option<UncommittedSlice>> {
     state.check_readable()?;
+    let slices_schema = chain.schema_of_slices(state).await?;
+    let new_plan = IngestPlan::rebased(state, slices_schema.as_ref(), plan, options)?;
     let Some(new_slice) = new_slice else {
-        *plan = IngestPlan::rebased(state, plan, options)?;
+        *plan = new_plan;
         return Ok(None);
     };
-    let new_plan = IngestPlan::rebased(state, plan, options)?;
     if new_plan == *plan {
         return Ok(None);
     }
@@ -258,8 +261,10 @@ pub(super) struct IngestPlan {
 }
 
 impl IngestPlan {
+    /// Makes a plan. `slices_schema` is that of slices that no `SetDataSchema` describes.
     pub(super) fn new(
         state: &ChainState,
+        slices_schema: Option<&Schema>,
         input_schema: &Schema,
         options: &IngestOptions,
     ) -> Result<Self> {
@@ -267,7 +272,11 @@ impl IngestPlan {
         let (target, new_schema_event) = if let Some(event) = &state.schema_event {
             (schema::arrow_from_event(event)?, None)
         } else {
-            let inferred = infer_schema(input_schema, &vocabulary, options.event_time.as_deref());
+            let event_time = options.event_time.as_deref();
+            let inferred = match slices_schema {
+                Some(slices_schema) => slices_schema.clone(),
+                None => infer_schema(input_schema, &vocabulary, event_time),
+            };
             let event = schema::event_from_arrow(&inferred, false)?;
             (schema::arrow_from_event(&event)?, Some(event))
         };
@@ -275,7 +284,12 @@ impl IngestPlan {
     }
 
     /// Makes a plan for rows that were written by an older plan.
-    fn rebased(state: &ChainState, old_plan: &Self, options: &IngestOptions) -> Result<Self> {
+    fn rebased(
+        state: &ChainState,
+        slices_schema: Option<&Schema>,
+        old_plan: &Self,
+        options: &IngestOptions,
+    ) -> Result<Self> {
         let generated = [
             old_plan.vocabulary.names()[0],
             old_plan.vocabulary.names()[2],
@@ -289,7 +303,7 @@ impl IngestPlan {
             event_time: None,
             ..options.clone()
         };
-        Self::new(state, &input_schema, &options)
+        Self::new(state, slices_schema, &input_schema, &options)
     }
 
     fn with_schema(
@@ -307,6 +321,7 @@ impl IngestPlan {
                 return Err(Error::invalid(message));
             }
         }
+        vocabulary.check_types(&slice_schema)?;
         Ok(Self {
             vocabulary,
             slice_schema: Arc::new(slice_schema),
@@ -366,20 +381,20 @@ impl IngestPlan {
 
 impl UncommittedSlice {
     fn latest_event_time(&self) -> Result<Option<UtcDateTime>> {
-        self.latest_event_time_ms
-            .map(event_time_from_millis)
+        self.latest_event_time_micros
+            .map(event_time_from_micros)
             .transpose()
     }
 }
 
-/// Converts milliseconds since 1970 to a time of the years that a block can store.
-fn event_time_from_millis(milliseconds: i64) -> Result<UtcDateTime> {
-    let event_time = chrono::DateTime::from_timestamp_millis(milliseconds);
+/// Converts microseconds since 1970 to a time of the years that a block can store.
+fn event_time_from_micros(microseconds: i64) -> Result<UtcDateTime> {
+    let event_time = chrono::DateTime::from_timestamp_micros(microseconds);
     event_time
         .filter(|event_time| (0..=9999).contains(&event_time.year()))
         .ok_or_else(|| {
             let message = format!(
-                "the event time {milliseconds} ms since 1970 is outside of the years 0 to 9999"
+                "the event time {microseconds} µs since 1970 is outside of the years 0 to 9999"
             );
             Error::invalid(message)
         })
@@ -393,7 +408,8 @@ fn next_offset(state: &ChainState) -> Result<u64> {
     next.ok_or_else(|| Error::invalid("offset overflow: the range of offsets is used up"))
 }
 
-/// Infers the schema of a dataset from its first rows: the system columns, then the columns of the input.
+/// Infers the schema of a dataset from its first rows: the system columns, then the columns of the input. Seconds
+/// become milliseconds, as which files store them.
 fn infer_schema(
     input_schema: &Schema,
     vocabulary: &Vocabulary,
@@ -407,7 +423,7 @@ fn infer_schema(
         .iter()
         .filter(|f| !system_names.contains(&f.name().as_str()));
     fields.extend(data_fields.map(|field| field.as_ref().clone().with_metadata([].into())));
-    Schema::new(fields)
+    schema_to_write(&Schema::new(fields))
 }
 
 /// Writes rows as a slice; None without rows.
@@ -439,7 +455,7 @@ pub(super) async fn write_rows(
     input: Box<dyn RecordBatchReader + Send>,
     options: SliceOptions<'_>,
 ) -> Result<Option<UncommittedSlice>> {
-    let stats = SliceStats::new(&system_columns.slice_schema)?;
+    let stats = SliceStats::new(&system_columns.file_schema())?;
     let stats: Arc<Mutex<SliceStats>> = Arc::new(Mutex::new(stats));
     let start = system_columns.start;
     let rows = add_system_columns(input, system_columns, Arc::clone(&stats))?;

@@ -54,7 +54,7 @@ pub struct TaskSlice {
     start: u64,
     end: u64,
     size: u64,
-    latest_event_time_ms: Option<i64>,
+    latest_event_time_micros: Option<i64>,
 }
 
 impl SliceTask {
@@ -78,7 +78,7 @@ impl TaskSlice {
             start: slice.start,
             end: slice.end,
             size: slice.size,
-            latest_event_time_ms: written.latest_event_time_ms,
+            latest_event_time_micros: written.latest_event_time_micros,
         }
     }
 
@@ -91,7 +91,7 @@ impl TaskSlice {
                 end: self.end,
                 size: self.size,
             },
-            latest_event_time_ms: self.latest_event_time_ms,
+            latest_event_time_micros: self.latest_event_time_micros,
         })
     }
 }
@@ -149,7 +149,8 @@ impl SharedIngest {
         let lease = WriteLease::new(&chain);
         let (head, state) = chain.state().await?;
         state.check_readable()?;
-        let plan = IngestPlan::new(&state, &input_schema, &options)?;
+        let slices_schema = chain.schema_of_slices(&state).await?;
+        let plan = IngestPlan::new(&state, slices_schema.as_ref(), &input_schema, &options)?;
         let system_time_ms = chain.time_after(&state).timestamp_millis();
         let shared = Self {
             chain,
@@ -163,7 +164,7 @@ impl SharedIngest {
             was_committed: AtomicBool::new(false),
         };
         let system_columns = shared.task(0)?.to_system_columns()?;
-        let slice_stats = SliceStats::new(&system_columns.slice_schema)?;
+        let slice_stats = SliceStats::new(&system_columns.file_schema())?;
         let schema = Arc::clone(&shared.input_schema);
         let no_rows = Box::new(RecordBatchIterator::new(std::iter::empty(), schema));
         add_system_columns(no_rows, system_columns, Arc::new(slice_stats.into()))?;
@@ -235,16 +236,20 @@ impl SharedIngest {
             }
             delay = chain.back_off(delay).await;
             (head, state) = chain.state().await.map_err(HeadError::NotMoved)?;
-            if self.is_outdated(&state).map_err(HeadError::NotMoved)? {
+            let outdated = self.is_outdated(&state).await;
+            if outdated.map_err(HeadError::NotMoved)? {
                 return Ok(None);
             }
         }
     }
 
     /// Whether slices have other offsets, names or columns in this state.
-    fn is_outdated(&self, state: &ChainState) -> Result<bool> {
+    async fn is_outdated(&self, state: &ChainState) -> Result<bool> {
         state.check_readable()?;
-        Ok(IngestPlan::new(state, &self.input_schema, &self.options)? != self.plan)
+        let slices_schema = self.chain.schema_of_slices(state).await?;
+        let slices_schema = slices_schema.as_ref();
+        let plan = IngestPlan::new(state, slices_schema, &self.input_schema, &self.options)?;
+        Ok(plan != self.plan)
     }
 
     /// Checks that the offsets of the slices follow one another, from the first row to the last.

@@ -19,6 +19,7 @@ pub mod attach;
 pub mod block;
 pub mod chain;
 mod column_bytes;
+mod column_times;
 pub mod compact;
 mod decode;
 mod digest;

@@ -11,17 +11,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int32Type, Int64Type, TimestampMillisecondType};
+use arrow_array::types::Int32Type;
 use arrow_array::{
     Array, ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader,
-    TimestampMillisecondArray,
 };
 use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
+use super::column_times::{convert_times, fill_times, is_time, latest_micros, repeat_time};
 use super::digest::LogicalHash;
 use super::multihash::Multihash;
-use super::vocabulary::{Vocabulary, time_type};
+use super::slice_columns::schema_to_write;
+use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::sync::hash::SharedHasher;
@@ -39,7 +40,7 @@ const CORRECT_TO: i32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct SliceStats {
     digest: Option<LogicalHash>,
-    latest_event_time_ms: Option<i64>,
+    latest_event_time_micros: Option<i64>,
     rows: u64,
     /// The operation of the last row.
     last_operation: Option<i32>,
@@ -60,12 +61,12 @@ impl SliceStats {
         }
     }
 
-    /// Returns the logical hash, and the latest event time in milliseconds.
+    /// Returns the logical hash, and the latest event time in microseconds.
     pub(super) fn finish(self) -> Result<(Multihash, Option<i64>)> {
         let digest = self
             .digest
             .ok_or_else(|| Error::other("internal error: the slice has no logical hash"))?;
-        Ok((digest.finish()?, self.latest_event_time_ms))
+        Ok((digest.finish()?, self.latest_event_time_micros))
     }
 
     /// Adds rows with all columns of the slice.
@@ -116,6 +117,7 @@ impl SliceStats {
 /// The names and the values of the system columns.
 #[derive(Debug, Clone)]
 pub(super) struct SystemColumns {
+    /// The columns of the chain.
     pub slice_schema: SchemaRef,
     pub vocabulary: Vocabulary,
     /// The column of the input that holds the event time. Defaults to the one with the vocabulary's name.
@@ -123,6 +125,13 @@ pub(super) struct SystemColumns {
     /// The offset of the first row.
     pub start: u64,
     pub system_time_ms: i64,
+}
+
+impl SystemColumns {
+    /// Returns the columns with which the slice is written and hashed.
+    pub(super) fn file_schema(&self) -> SchemaRef {
+        Arc::new(schema_to_write(&self.slice_schema))
+    }
 }
 
 /// Returns the rows of `input` as rows of a slice, and counts them in `stats`.
@@ -138,17 +147,19 @@ pub(super) fn add_system_columns(
     let provided_fields = slice_fields.filter(|f| f.name() != offset && f.name() != system_time);
     let input_fields = provided_fields.map(|field| match field.name() {
         name if name == operation => Field::new(name, DataType::Int32, true),
-        name if name == event_time => Field::new(name, time_type(), true),
+        name if name == event_time => field.as_ref().clone().with_nullable(true),
         _ => field.as_ref().clone(),
     });
     let input_schema = Arc::new(Schema::new(input_fields.collect::<Vec<_>>()));
     let aligned_rows = align_to_schema(prepared_rows, &input_schema)?;
-    let schema = Arc::clone(&system_columns.slice_schema);
+    let schema = system_columns.file_schema();
+    let file_schema = Arc::clone(&schema);
     let end_stats = Arc::clone(&stats);
     let batches = aligned_rows.flat_map(split_batch).map(move |batch| {
         let batch = batch?;
         let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
-        fill_system_columns(&batch, &system_columns, &mut stats).map_err(external_error)
+        fill_system_columns(&batch, &system_columns, &file_schema, &mut stats)
+            .map_err(external_error)
     });
     // After the last batch comes the error of a correction without its second row.
     let end = std::iter::once(()).filter_map(move |()| {
@@ -207,18 +218,20 @@ fn prepare_input(
     check_column_names(&input_schema, system_columns)?;
     let [_, operation, _, event_time] = system_columns.vocabulary.names();
     let source = system_columns.event_time.as_deref().unwrap_or(event_time);
+    let index = crate::parquet::types::index_of(&system_columns.slice_schema, event_time)?;
+    let event_time_field = system_columns.slice_schema.field(index).clone();
     let mut fields = Vec::new();
     for field in input_schema.fields() {
-        let is_time = field.name() == source;
+        let is_source = field.name() == source;
         fields.push(match field.name() {
-            _ if is_time && !is_timestamp_or_date(field.data_type()) => {
+            _ if is_source && !is_time(field.data_type()) => {
                 let message = format!(
                     "the event time {source:?} must be a timestamp or a date, not {}",
                     field.data_type()
                 );
                 return Err(Error::invalid(message));
             }
-            _ if is_time => Field::new(event_time, time_type(), true),
+            _ if is_source => event_time_field.clone().with_nullable(true),
             name if name == operation => {
                 if !field.data_type().is_integer() {
                     let message = format!(
@@ -259,36 +272,19 @@ fn split_batch(batch: Result<RecordBatch, ArrowError>) -> Vec<Result<RecordBatch
     }
 }
 
-fn is_timestamp_or_date(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Timestamp(..) | DataType::Date32 | DataType::Date64
-    )
-}
-
-/// Casts times to milliseconds and operations to Int32. Other columns have the type of their field already.
+/// Converts times to the type of the column, and operations to Int32. Other columns have the type of their field
+/// already.
 fn cast_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
     if column.data_type() == field.data_type() {
         return Ok(Arc::clone(column));
+    }
+    if is_time(field.data_type()) {
+        return convert_times(column, field.data_type(), field.name());
     }
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()
     };
-    // Rounds towards the past, also before 1970.
-    let units_per_milli = match column.data_type() {
-        DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1_000_000),
-        _ => None,
-    };
-    if let (Some(per_milli), true) = (units_per_milli, is_timestamp_or_date(field.data_type())) {
-        let integers = cast_with_options(column, &DataType::Int64, &options)
-            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
-        let units = integers.as_primitive::<Int64Type>();
-        let floored: Int64Array = units.unary(|value| value.div_euclid(per_milli));
-        let times = floored.reinterpret_cast::<TimestampMillisecondType>();
-        return Ok(Arc::new(times.with_timezone("UTC")));
-    }
     cast_with_options(column, field.data_type(), &options).map_err(|e| {
         let message = format!("column {:?} cannot be cast: {e}", field.name());
         Error::invalid(message).with_source(e)
@@ -299,27 +295,20 @@ fn cast_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef> {
 fn fill_system_columns(
     batch: &RecordBatch,
     system_columns: &SystemColumns,
+    file_schema: &SchemaRef,
     stats: &mut SliceStats,
 ) -> Result<RecordBatch> {
     let rows = batch.num_rows();
-    let start = system_columns.start.checked_add(stats.rows);
-    let stop = start.and_then(|n| n.checked_add(rows as u64));
-    let signed = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
-    let (Some(first), Some(end)) = (signed(start), signed(stop)) else {
-        return Err(Error::invalid(
-            "offset overflow: the range of Int64 is used up",
-        ));
-    };
     let [offset, operation, system_time, event_time] = system_columns.vocabulary.names();
-    let mut columns = Vec::with_capacity(system_columns.slice_schema.fields().len());
-    for field in system_columns.slice_schema.fields() {
+    let time_ms = system_columns.system_time_ms;
+    let mut columns = Vec::with_capacity(file_schema.fields().len());
+    let fields = system_columns.slice_schema.fields().iter();
+    for (field, file_field) in fields.zip(file_schema.fields()) {
         let column: ArrayRef = match field.name() {
-            name if name == offset => Arc::new(Int64Array::from_iter_values(first..end)),
-            name if name == system_time => {
-                let times =
-                    TimestampMillisecondArray::from_value(system_columns.system_time_ms, rows);
-                Arc::new(times.with_timezone("UTC"))
+            name if name == offset => {
+                Arc::new(number_rows(system_columns.start, stats.rows, rows)?)
             }
+            name if name == system_time => repeat_time(time_ms, field.data_type(), rows)?,
             name => {
                 let input_column = batch.column_by_name(name).ok_or_else(|| {
                     Error::other(format!("internal error: column {name:?} is missing"))
@@ -329,21 +318,33 @@ fn fill_system_columns(
                     stats.check_operations(&operations)?;
                     Arc::new(operations)
                 } else if name == event_time {
-                    let times = fill_event_times(input_column, system_columns.system_time_ms);
-                    stats.latest_event_time_ms = stats
-                        .latest_event_time_ms
-                        .max(times.values().iter().copied().max());
-                    Arc::new(times.with_timezone("UTC"))
+                    let times = fill_times(input_column, time_ms)?;
+                    let latest = latest_micros(&times)?;
+                    stats.latest_event_time_micros = stats.latest_event_time_micros.max(latest);
+                    times
                 } else {
                     Arc::clone(input_column)
                 }
             }
         };
-        columns.push(convert(&column, field.data_type(), field.name())?);
+        columns.push(convert(&column, file_field.data_type(), field.name())?);
     }
-    let slice_batch = batch_with_row_count(&system_columns.slice_schema, columns, rows)?;
+    let slice_batch = batch_with_row_count(file_schema, columns, rows)?;
     stats.update(&slice_batch)?;
     Ok(slice_batch)
+}
+
+/// Returns the offsets of the next `rows` rows of a slice whose first row has the offset `start`.
+fn number_rows(start: u64, rows_before: u64, rows: usize) -> Result<Int64Array> {
+    let first = start.checked_add(rows_before);
+    let stop = first.and_then(|n| n.checked_add(rows as u64));
+    let signed = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
+    let (Some(first), Some(end)) = (signed(first), signed(stop)) else {
+        return Err(Error::invalid(
+            "offset overflow: the range of Int64 is used up",
+        ));
+    };
+    Ok(Int64Array::from_iter_values(first..end))
 }
 
 fn fill_operations(column: &ArrayRef) -> Int32Array {
@@ -355,12 +356,4 @@ fn fill_operations(column: &ArrayRef) -> Int32Array {
         .iter()
         .map(|operation| Some(operation.unwrap_or(APPEND)))
         .collect()
-}
-
-fn fill_event_times(column: &ArrayRef, default_ms: i64) -> TimestampMillisecondArray {
-    let times = column.as_primitive::<TimestampMillisecondType>();
-    if times.null_count() == 0 {
-        return times.clone();
-    }
-    TimestampMillisecondArray::from_iter_values(times.iter().map(|t| t.unwrap_or(default_ms)))
 }

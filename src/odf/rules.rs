@@ -162,6 +162,10 @@ impl ChainState {
             Event::ExecuteTransform { data, .. } if data.is_empty() => {
                 Err(no_op_event("Event is empty"))
             }
+            Event::SetVocab { vocabulary, .. } => {
+                self.check_vocabulary(vocabulary)?;
+                self.check_not_identical(event)
+            }
             _ => self.check_not_identical(event),
         }
     }
@@ -180,17 +184,22 @@ impl ChainState {
         }
         let previous_schema = self.schema_event.as_ref().map(schema::logical_from_event);
         if let (Some(Ok(previous_schema)), Some(new)) = (previous_schema, get(event, "schema")) {
-            let nested = evolution::compare_schemas(&previous_schema, new, true).nested_additions;
-            if !nested.is_empty() {
-                let message = format!(
-                    "the fields {} are added within another field, and older rows cannot be read with them; \
-                     add a column instead",
-                    nested.join(", ")
-                );
-                return Err(invalid_event(message));
-            }
+            let has_rows = self.last_offset().is_some();
+            evolution::check_older_rows(&previous_schema, new, has_rows, &self.vocabulary)?;
         }
         Ok(())
+    }
+
+    /// Checks that the names of system columns stay: older rows have their operations and offsets under these names.
+    fn check_vocabulary(&self, vocabulary: &Vocabulary) -> Result<()> {
+        if self.last_offset().is_none() || *vocabulary == self.vocabulary {
+            return Ok(());
+        }
+        let message = format!(
+            "the system columns cannot get other names after the first rows; they are {:?}",
+            self.vocabulary.names()
+        );
+        Err(invalid_event(message))
     }
 
     /// Checks that a block may come next.

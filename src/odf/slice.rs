@@ -2,29 +2,32 @@
 //!
 //! [`write_slice`] writes rows to a hidden file and publishes it under
 //! its hash as an [`UncommittedSlice`], which a block may then name; [`remove_slice`] removes one that no block will
-//! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table.
+//! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table, [`read_columns`] reads the columns of
+//! one; [`ErrorKind::PartCorrupted`] if it is missing.
 //!
 //! If publishing fails, the staged file is discarded, and the file that may have been published is removed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 
 use super::chain::Chain;
 use super::event::Slice;
 use super::multihash::{Multihash, SHA3_256};
 use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
-use crate::error::{Error, Result};
-use crate::files::{StagedFile, count_rows, discard, run_blocking, stage_with_hasher};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::{StagedFile, count_rows, discard, open, run_blocking, stage_with_hasher};
+use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::store::temp_name::temp_path_in;
 use crate::sync::hash::SharedHasher;
-use crate::table::{Table, external_snapshot};
+use crate::table::format::TableManifest;
+use crate::table::{ExternalFile, Table, external_snapshot};
 
 /// The most bytes of a file that wait to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
@@ -40,8 +43,8 @@ pub(super) struct SliceOptions<'a> {
 /// A slice that was published and is not in a block yet.
 pub(super) struct UncommittedSlice {
     pub(super) slice: Slice,
-    /// The latest event time, in milliseconds.
-    pub(super) latest_event_time_ms: Option<i64>,
+    /// The latest event time, in microseconds.
+    pub(super) latest_event_time_micros: Option<i64>,
 }
 
 /// Removes a slice that no block names. An error is logged only.
@@ -103,7 +106,7 @@ pub(super) async fn write_slice(
         return Ok(None);
     };
     let final_stats = std::mem::take(&mut *lock_stats(&stats));
-    let (logical_hash, latest_event_time_ms, physical_hash) =
+    let (logical_hash, latest_event_time_micros, physical_hash) =
         match publish_file(chain, file, final_stats).await {
             Ok(hashes) => hashes,
             Err(e) => {
@@ -120,18 +123,18 @@ pub(super) async fn write_slice(
     };
     Ok(Some(UncommittedSlice {
         slice,
-        latest_event_time_ms,
+        latest_event_time_micros,
     }))
 }
 
-/// Gives the file the name of its hash. Returns the logical hash, the latest event time in milliseconds, and the
+/// Gives the file the name of its hash. Returns the logical hash, the latest event time in microseconds, and the
 /// physical hash.
 async fn publish_file(
     chain: &Chain,
     file: &StagedFile,
     stats: SliceStats,
 ) -> Result<(Multihash, Option<i64>, Multihash)> {
-    let (logical_hash, latest_event_time_ms) = run_blocking(move || stats.finish()).await?;
+    let (logical_hash, latest_event_time_micros) = run_blocking(move || stats.finish()).await?;
     let digest = file
         .sha3
         .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
@@ -142,7 +145,7 @@ async fn publish_file(
         remove_by_hash(chain, &physical_hash).await;
         return Err(e);
     }
-    Ok((logical_hash, latest_event_time_ms, physical_hash))
+    Ok((logical_hash, latest_event_time_micros, physical_hash))
 }
 
 fn lock_stats(stats: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
@@ -165,20 +168,49 @@ fn call_at_end(
     Box::new(RecordBatchIterator::new(rows.chain(ending), schema))
 }
 
+/// Reads the columns of a slice from its file.
+pub(super) async fn read_columns(chain: &Chain, slice: &Slice) -> Result<Schema> {
+    let path = chain.data_path(&slice.physical_hash.to_string());
+    let opened = open(chain.store(), &path, TAIL_BYTES).await;
+    let part = opened.map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            let error = Error::new(ErrorKind::PartCorrupted, "the slice is missing");
+            error.with_path(&path).with_source(e)
+        }
+        _ => e,
+    })?;
+    let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
+    Ok(Schema::new(fields))
+}
+
 /// Returns slices as a snapshot of a table, which can be scanned.
 pub(super) fn build_slice_snapshot(
     chain: &Chain,
     schema: &SchemaRef,
     vocabulary: &Vocabulary,
     slices: &[Slice],
-) -> Result<(Table, crate::table::format::TableManifest)> {
-    let table = Table::new(chain.store().clone(), chain.root())?;
-    let files = slices.iter().map(|slice| crate::table::ExternalFile {
+) -> Result<(Table, TableManifest)> {
+    let files = slices.iter().map(|slice| slice_file(slice, vocabulary));
+    build_snapshot(chain, schema, files.collect())
+}
+
+/// Describes the file of a slice. `vocabulary` is that of the block of the slice.
+pub(super) fn slice_file(slice: &Slice, vocabulary: &Vocabulary) -> ExternalFile {
+    ExternalFile {
         path: format!("data/{}", slice.physical_hash),
         size_bytes: slice.size,
         rows: slice.rows(),
         bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),
-    });
-    let manifest = external_snapshot(schema, files.collect())?;
+    }
+}
+
+/// Returns the files of slices as a snapshot of a table.
+pub(super) fn build_snapshot(
+    chain: &Chain,
+    schema: &SchemaRef,
+    files: Vec<ExternalFile>,
+) -> Result<(Table, TableManifest)> {
+    let table = Table::new(chain.store().clone(), chain.root())?;
+    let manifest = external_snapshot(schema, files)?;
     Ok((table, manifest))
 }

@@ -1,11 +1,14 @@
-//! Compares the columns of a slice with the schema of the chain.
+//! The columns of a slice and the schema of the chain.
 //!
-//! Names, order and types are compared. Of a type only the values count: whether they may be null, and the layout of
-//! strings, lists and dictionaries, are up to the writer.
+//! [`describe_difference`] compares names, order and types. Of a type only the values count: whether they may be null,
+//! and the layout of strings, lists and dictionaries, are up to the writer.
+//!
+//! Parquet has no seconds, and other tools hash the columns that they read from the file. [`schema_to_write`] has the
+//! columns of a new slice, [`schema_as_read`] those that other tools read from a slice of an older release.
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 
 /// Describes the first difference between the columns of a slice and the schema of the chain; None if there is none.
 pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) -> Option<String> {
@@ -27,6 +30,58 @@ pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) 
         actual.data_type(),
         expected.data_type()
     ))
+}
+
+/// Returns the columns with which a slice is written and hashed: those of the chain, seconds as milliseconds.
+pub(super) fn schema_to_write(chain_schema: &Schema) -> Schema {
+    replace_seconds(chain_schema, &|zone| zone.cloned())
+}
+
+/// Returns the columns that other tools read from a file whose Arrow schema has seconds: the milliseconds that are
+/// stored, of which only UTC is known. None if the schema has no seconds.
+pub(super) fn schema_as_read(slice_schema: &Schema) -> Option<Schema> {
+    let as_read = replace_seconds(slice_schema, &|zone| zone.map(|_| "UTC".into()));
+    (as_read != *slice_schema).then_some(as_read)
+}
+
+/// The time zone that times in seconds get as milliseconds.
+type ZoneOf<'a> = &'a dyn Fn(Option<&Arc<str>>) -> Option<Arc<str>>;
+
+fn replace_seconds(schema: &Schema, zone_of: ZoneOf<'_>) -> Schema {
+    let fields = schema.fields().iter();
+    Schema::new_with_metadata(
+        fields
+            .map(|field| replace_in_field(field, zone_of))
+            .collect::<Fields>(),
+        schema.metadata().clone(),
+    )
+}
+
+fn replace_in_field(field: &FieldRef, zone_of: ZoneOf<'_>) -> FieldRef {
+    let data_type = replace_in_type(field.data_type(), zone_of);
+    Arc::new(field.as_ref().clone().with_data_type(data_type))
+}
+
+fn replace_in_type(data_type: &DataType, zone_of: ZoneOf<'_>) -> DataType {
+    let child = |field: &FieldRef| replace_in_field(field, zone_of);
+    match data_type {
+        DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            DataType::Timestamp(TimeUnit::Millisecond, zone_of(zone.as_ref()))
+        }
+        DataType::Dictionary(key, value) => {
+            DataType::Dictionary(key.clone(), Box::new(replace_in_type(value, zone_of)))
+        }
+        DataType::RunEndEncoded(ends, values) => {
+            DataType::RunEndEncoded(Arc::clone(ends), child(values))
+        }
+        DataType::List(item) => DataType::List(child(item)),
+        DataType::LargeList(item) => DataType::LargeList(child(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(child(item), *length),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(child).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(child(entries), *sorted),
+        other => other.clone(),
+    }
 }
 
 /// Returns one type for all layouts of the same values.
@@ -86,6 +141,27 @@ mod tests {
     fn schema(fields: &[(&str, DataType)]) -> Schema {
         let fields = fields.iter().map(|(n, t)| Field::new(*n, t.clone(), false));
         Schema::new(fields.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn seconds_become_milliseconds_at_every_depth() {
+        let item = |t| Arc::new(Field::new("element", t, true));
+        let time = |unit, zone: Option<&str>| DataType::Timestamp(unit, zone.map(Into::into));
+        let types = |unit, zone: Option<&str>| {
+            let inner = vec![Field::new("t", time(unit, zone), true)];
+            vec![
+                ("h", DataType::Time32(unit)),
+                ("l", DataType::List(item(time(unit, zone)))),
+                ("s", DataType::Struct(inner.into())),
+            ]
+        };
+        let seconds = schema(&types(TimeUnit::Second, Some("+02:00")));
+        let kept = schema(&types(TimeUnit::Millisecond, Some("+02:00")));
+        let read = schema(&types(TimeUnit::Millisecond, Some("UTC")));
+        assert_eq!(schema_to_write(&seconds), kept);
+        assert_eq!(schema_to_write(&kept), kept);
+        assert_eq!(schema_as_read(&seconds), Some(read));
+        assert_eq!(schema_as_read(&kept), None);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::UInt64Type;
-use arrow_array::{Array, ArrayRef};
-use arrow_schema::{DataType, Schema};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use futures::{StreamExt, stream};
 use object_store::GetOptions;
 
@@ -23,12 +23,12 @@ use super::event::Slice;
 use super::multihash::{Multihash, SHA3_256};
 use super::rules::ChainState;
 use super::schema;
-use super::slice::build_slice_snapshot;
-use super::slice_columns::describe_difference;
+use super::slice::{build_slice_snapshot, read_columns};
+use super::slice_columns::{describe_difference, schema_as_read};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{open, run_blocking};
+use crate::files::run_blocking;
 use crate::parquet::default_threads;
-use crate::parquet::file::TAIL_BYTES;
+use crate::parquet::types::convert_batch;
 use crate::sync::hash::Sha3;
 use crate::sync::progress;
 use crate::table::{ScanOptions, scan};
@@ -289,10 +289,7 @@ pub(super) async fn check_rows(
 ) -> Result<()> {
     let path = chain.data_path(&slice.physical_hash.to_string());
     let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).with_path(&path);
-    let part = open(chain.store(), &path, TAIL_BYTES).await?;
-    let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
-    let schema = Arc::new(Schema::new(fields));
-    drop(part);
+    let schema = Arc::new(read_columns(chain, slice).await?);
     if let Some(reason) =
         chain_schema.and_then(|chain_schema| describe_difference(chain_schema, &schema))
     {
@@ -307,7 +304,7 @@ pub(super) async fn check_rows(
     let (table, manifest) =
         build_slice_snapshot(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
     let mut batches = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
-    let mut digest = LogicalHash::new(&schema)?;
+    let mut digest = SliceDigest::new(&schema)?;
     let mut next = slice.start;
     while let Some(batch) = batches.next().await {
         let batch = batch?;
@@ -324,14 +321,47 @@ pub(super) async fn check_rows(
         })
         .await?;
     }
-    let actual_hash = digest.finish()?;
-    if actual_hash != slice.logical_hash {
+    let (actual_hash, other_hash) = digest.finish()?;
+    if actual_hash != slice.logical_hash && other_hash.as_ref() != Some(&slice.logical_hash) {
         return Err(damaged(format!(
             "the logical hash of the rows is {actual_hash}; the block states {}",
             slice.logical_hash
         )));
     }
     Ok(())
+}
+
+/// The logical hashes that a slice may have: that of its columns, and for a file whose Arrow schema has seconds that of
+/// the milliseconds that other tools read from it. Slices of older releases of pds have the first one.
+struct SliceDigest {
+    columns: LogicalHash,
+    as_read: Option<(SchemaRef, LogicalHash)>,
+}
+
+impl SliceDigest {
+    fn new(slice_schema: &Schema) -> Result<Self> {
+        let as_read = schema_as_read(slice_schema)
+            .map(|schema| Ok::<_, Error>((Arc::new(schema.clone()), LogicalHash::new(&schema)?)));
+        Ok(Self {
+            columns: LogicalHash::new(slice_schema)?,
+            as_read: as_read.transpose()?,
+        })
+    }
+
+    fn update(&mut self, batch: &RecordBatch) -> Result<()> {
+        if let Some((schema, digest)) = &mut self.as_read {
+            digest.update(&convert_batch(batch, schema)?)?;
+        }
+        self.columns.update(batch)
+    }
+
+    fn finish(self) -> Result<(Multihash, Option<Multihash>)> {
+        let as_read = self
+            .as_read
+            .map(|(_, digest)| digest.finish())
+            .transpose()?;
+        Ok((self.columns.finish()?, as_read))
+    }
 }
 
 /// Whether a column holds the expected offsets, in order and without nulls.

@@ -6,10 +6,11 @@
 //!
 //! Errors: [`ErrorKind::NotFound`] (a time before the first block, or no schema), [`ErrorKind::VersionExpired`] (a
 //! vacuum removed the chain of that time), [`ErrorKind::FormatNotSupported`] (an event of a later release may
-//! determine what the data is). A ledger fails with [`ErrorKind::PartCorrupted`] for an unknown operation, and with
-//! [`ErrorKind::InvalidInput`] for the retraction of a row that does not exist.
+//! determine what the data is). A ledger fails with [`ErrorKind::PartCorrupted`] for an unknown operation, with
+//! [`ErrorKind::InvalidInput`] for the retraction of a row that does not exist, and with
+//! [`ErrorKind::FormatNotSupported`] if the system columns got other names after the first rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -22,16 +23,14 @@ use arrow_select::filter::filter_record_batch;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
-use super::event::Slice;
+use super::event::{Event, Slice};
 use super::multihash::Multihash;
 use super::rules::ChainState;
 use super::schema;
-use super::slice::build_slice_snapshot;
+use super::slice::{build_snapshot, read_columns, slice_file};
 use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::open;
-use crate::parquet::file::TAIL_BYTES;
 use crate::table::format::TableManifest;
 use crate::table::{ScanOptions, Table, scan};
 
@@ -76,6 +75,17 @@ impl Chain {
             state,
             blocks: Arc::new(blocks),
         })
+    }
+
+    /// Returns the schema of slices that no `SetDataSchema` describes, as older tools wrote them: that of the newest
+    /// slice. None for other chains.
+    pub(super) async fn schema_of_slices(&self, state: &ChainState) -> Result<Option<Schema>> {
+        let (Some(tip), Some(_), None) = (&state.tip, state.last_offset(), &state.schema_event)
+        else {
+            return Ok(None);
+        };
+        let view = self.view(&BlockSelector::Hash(tip.hash.clone())).await?;
+        Ok(view.schema().await?.map(|schema| schema.as_ref().clone()))
     }
 
     async fn hash_at_time(&self, head: &Multihash, time: UtcDateTime) -> Result<Multihash> {
@@ -138,10 +148,7 @@ impl ChainView {
         let Some(newest) = self.slices()?.pop() else {
             return Ok(None);
         };
-        let path = self.chain.data_path(&newest.physical_hash.to_string());
-        let part = open(self.chain.store(), &path, TAIL_BYTES).await?;
-        let fields: Vec<_> = part.file.schema.fields().iter().cloned().collect();
-        Ok(Some(Arc::new(Schema::new(fields))))
+        Ok(Some(Arc::new(read_columns(&self.chain, &newest).await?)))
     }
 
     /// Returns the rows as a snapshot of a table, which can be scanned.
@@ -150,17 +157,84 @@ impl ChainView {
             let message = "the dataset has no schema; ingest rows or append a SetDataSchema first";
             Error::new(ErrorKind::NotFound, message).with_path(self.chain.root())
         })?;
-        build_slice_snapshot(
-            &self.chain,
-            &schema,
-            &self.state.vocabulary,
-            &self.slices()?,
-        )
+        let slices = self.slices_with_vocabulary()?;
+        let files = slices.iter().map(|(slice, names)| slice_file(slice, names));
+        // After a rawArrowSchema a column may become required, and older rows may have nulls in it.
+        let mut nullable_columns = self.nullable_columns()?;
+        for name in self.state.vocabulary.names() {
+            nullable_columns.remove(name);
+        }
+        let fields = schema.fields().iter().map(|field| {
+            let nullable = field.is_nullable() || nullable_columns.contains(field.name());
+            field.as_ref().clone().with_nullable(nullable)
+        });
+        let fields: Vec<_> = fields.collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+        build_snapshot(&self.chain, &schema, files.collect())
+    }
+
+    /// Returns the slices, oldest first, each with the names that the system columns had at its block.
+    fn slices_with_vocabulary(&self) -> Result<Vec<(&Slice, Vocabulary)>> {
+        let mut slices = Vec::new();
+        let mut vocabulary = Vocabulary::default();
+        for block in self.blocks.iter().rev() {
+            if let Event::SetVocab {
+                vocabulary: names, ..
+            } = block.event()
+            {
+                vocabulary = names.clone();
+            }
+            if let Some(slice) = block.event().slice()? {
+                slices.push((slice, vocabulary.clone()));
+            }
+        }
+        Ok(slices)
+    }
+
+    /// Returns the columns that may be null in a schema that any slice was written with.
+    fn nullable_columns(&self) -> Result<HashSet<String>> {
+        let mut names = HashSet::new();
+        let mut schema_event = None;
+        for block in self.blocks.iter().rev() {
+            if let Event::SetDataSchema(fields) = block.event() {
+                schema_event = Some(fields);
+            }
+            if block.event().slice()?.is_none() {
+                continue;
+            }
+            // One that cannot be used is an error only if it is the last.
+            let used = schema_event.take().map(schema::arrow_from_event);
+            if let Some(Ok(schema)) = used {
+                let fields = schema.fields().iter();
+                names.extend(fields.filter(|f| f.is_nullable()).map(|f| f.name().clone()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Refuses a chain in which some slices have their operations in a column that is not the operation column now.
+    fn check_vocabulary(&self) -> Result<()> {
+        let now = &self.state.vocabulary;
+        let is_renamed = |names: &Vocabulary| {
+            (&names.offset, &names.operation, &names.system_time)
+                != (&now.offset, &now.operation, &now.system_time)
+        };
+        let slices = self.slices_with_vocabulary()?;
+        let Some((slice, _)) = slices.iter().find(|(_, names)| is_renamed(names)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "the rows {} to {} were appended with other names of the system columns (SetVocab), so their retractions \
+             cannot be applied; scan the rows without to_ledger()",
+            slice.start, slice.end
+        );
+        Err(Error::new(ErrorKind::FormatNotSupported, message).with_path(self.chain.root()))
     }
 
     /// Applies retractions and corrections, and returns the rows that remain, in order: of those that match the
     /// filter of `options`, its columns. All rows of the chain are held in memory.
     pub async fn ledger(&self, options: ScanOptions) -> Result<(SchemaRef, Vec<RecordBatch>)> {
+        self.check_vocabulary()?;
         let (table, manifest) = self.snapshot().await?;
         let manifest = Arc::new(manifest);
         let all_columns = ScanOptions::default();

@@ -1,10 +1,15 @@
 //! The system columns: their names, which the vocabulary of a chain gives, and their types.
+//!
+//! [`system_fields`] has the types that new chains get. [`Vocabulary::check_types`] refuses types that cannot hold the
+//! values, as [`crate::ErrorKind::InvalidInput`].
 
-use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::column_times::is_time;
 use super::fields::get_text;
+use crate::error::{Error, Result};
 
 /// The names of the system columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +35,9 @@ impl Default for Vocabulary {
     }
 }
 
+/// The name of a column, what its type must be, and whether a type is.
+type TypeRule<'a> = (&'a str, &'a str, &'a dyn Fn(&DataType) -> bool);
+
 impl Vocabulary {
     /// Returns the names in the order of the fields, which is the order of the columns.
     pub fn names(&self) -> [&str; 4] {
@@ -39,6 +47,33 @@ impl Vocabulary {
             &self.system_time,
             &self.event_time,
         ]
+    }
+
+    /// Refuses system columns whose types cannot hold every offset, operation or time. Columns that are missing are
+    /// not checked.
+    pub(super) fn check_types(&self, schema: &Schema) -> Result<()> {
+        let [offset, operation, system_time, event_time] = self.names();
+        let is_offset = |t: &DataType| matches!(t, DataType::Int64 | DataType::UInt64);
+        let rules: [TypeRule<'_>; 4] = [
+            (offset, "Int64 or UInt64", &is_offset),
+            (operation, "a whole number", &DataType::is_integer),
+            (system_time, "a timestamp or a date", &is_time),
+            (event_time, "a timestamp or a date", &is_time),
+        ];
+        for (name, expected, can_hold) in rules {
+            let Ok(field) = schema.field_with_name(name) else {
+                continue;
+            };
+            if !can_hold(field.data_type()) {
+                let message = format!(
+                    "the system column {name:?} must be {expected}, not {}; give the column another type, or the \
+                     system column another name with SetVocab",
+                    field.data_type()
+                );
+                return Err(Error::invalid(message));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn from_fields(fields: &Value) -> Self {
@@ -56,7 +91,7 @@ impl Vocabulary {
 }
 
 /// The type of the times in system columns.
-pub(super) fn time_type() -> DataType {
+fn time_type() -> DataType {
     DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
 }
 

@@ -4,8 +4,8 @@
 //!
 //! Errors: [`ErrorKind::NotFound`] if it has no versions, [`ErrorKind::VersionExpired`] for a version that
 //! has been vacuumed, [`ErrorKind::ManifestCorrupted`] for a pointer or manifest that is missing or
-//! cannot be parsed, [`ErrorKind::PartCorrupted`] for any other object that a retained version references
-//! and that is missing, and [`ErrorKind::Unavailable`] if it changes in every attempt to open it.
+//! cannot be parsed, [`ErrorKind::PartCorrupted`] for any other object that a retained version or a chain of blocks
+//! references and that is missing, and [`ErrorKind::Unavailable`] if it changes in every attempt to open it.
 
 use std::sync::Arc;
 
@@ -137,9 +137,26 @@ impl<M: Versioned> Folder<M> {
                 let not_found = Error::new(ErrorKind::PartCorrupted, message);
                 not_found.with_path(self.path(path)).with_source(error)
             }
-            // Without the pointer nobody knows whether it has been vacuumed or is lost.
-            Err(unread) => unread.context(format!("version {version} lacks {path:?}")),
+            Err(unread) => {
+                // A chain of blocks has no pointer, and names its files itself.
+                if unread.kind() == ErrorKind::NotFound && self.has_chain().await {
+                    let message = format!(
+                        "the slice {path:?} is missing; a vacuum removes slices some time after they were merged: \
+                         scan the newest rows, or verify the dataset"
+                    );
+                    let missing = Error::new(ErrorKind::PartCorrupted, message);
+                    return missing.with_path(self.path(path)).with_source(error);
+                }
+                // Without the pointer nobody knows whether it has been vacuumed or is lost.
+                unread.context(format!("version {version} lacks {path:?}"))
+            }
         }
+    }
+
+    /// Whether the folder holds a chain of blocks. An error of the store counts as none.
+    async fn has_chain(&self) -> bool {
+        let head = self.path(names::CHAIN_HEAD);
+        self.store().is_file(&head).await.unwrap_or(false)
     }
 
     pub(crate) fn version_expired_error(&self, version: u64, newest: Header<'_>) -> Error {

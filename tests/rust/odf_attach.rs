@@ -77,7 +77,8 @@ async fn recorded_versions(chain: &Chain) -> Vec<String> {
         .iter()
         .filter_map(|block| block.event().data()?.new_source_state.as_ref());
     let versions = states.filter(|state| state.source_name == "pds/table");
-    versions.map(|state| state.value.clone()).collect()
+    let numbers = versions.map(|state| state.value.split('/').next().unwrap_or_default());
+    numbers.map(str::to_owned).collect()
 }
 
 fn names(columns: &[&[&str]]) -> Vec<Vec<String>> {

@@ -114,10 +114,15 @@ def _describe_pipeline(pipeline: Pipeline, as_of: str | None) -> dict[str, Any]:
 
 
 def _describe_chain(chain: Dataset) -> dict[str, Any]:
+    try:
+        columns = {field.name: str(field.type) for field in chain.schema()}
+    except NotFound:
+        # A new chain has no schema before its first rows.
+        columns = {}
     return {
         "id": chain.identity.id,
         "head": chain.head,
         "last_offset": chain.last_offset,
         "watermark": chain.watermark,
-        "columns": {field.name: str(field.type) for field in chain.schema()},
+        "columns": columns,
     }

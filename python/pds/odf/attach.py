@@ -28,8 +28,9 @@ def attach(target: Table | ParquetDatasetStore, key: str | None = None) -> Datas
     Every call records the changes of the schema since the last call, all or none. A change has the time of the table's
     version or of the dataset's manifest, so `attach(table).schema(at=time)` is the schema at that time; it has the time
     of the newest block if that is later. Schemas are recorded as Arrow flatbuffers (RFC-010), which can describe every
-    type and every change that a table allows. After the schema of a table comes the number of its version, as the state
-    of the source `pds/table`. The chain has no rows.
+    type and every change that a table allows. After the schema of a table comes its version, as the state of the source
+    `pds/table`: the number and the id of the commit. After many versions without another schema the version comes
+    alone. A table that was dropped and created anew is recorded from its first version on. The chain has no rows.
 
     Versions that a vacuum has removed are not recorded. Several callers can attach at the same time.
 

@@ -259,7 +259,8 @@ class Dataset(Summarized):
             The new block.
 
         Raises:
-            InvalidAppend: The schema removes, renames or retypes a column, or adds a column that is not nullable.
+            InvalidAppend: The schema removes, renames or retypes a column, adds a column that is not nullable, gives a
+                system column a type that cannot hold its values, or makes a column required after rows of a raw schema.
             InvalidInput: A column has a type without a logical type.
             InvalidType: The schema is not a `pyarrow.Schema`.
             CommitConflict, CommitStateUnknown: As for `append`.
@@ -283,15 +284,18 @@ class Dataset(Summarized):
         """Append rows: one slice of data, and the block that references it.
 
         The first rows define the schema: a `SetDataSchema` is appended before the block of the rows, in the same
-        commit. The system columns come first: offset, operation, system time and event time of the row. A column with
-        the name of the operation column, `op`, marks rows that retract (1) or correct (2, followed by 3) earlier rows;
-        all other rows append. If another writer commits first, the rows get new offsets.
+        commit. In a dataset of an older tool, which has rows and no `SetDataSchema`, the newest rows define it. Times
+        in seconds become times in milliseconds, as files store them. The system columns come first: offset, operation,
+        system time and event time of the row. A column with the name of the operation column, `op`, marks rows that
+        retract (1) or correct (2, followed by 3) earlier rows; all other rows append. If another writer commits first,
+        the rows get new offsets.
 
         Args:
             data: Any object with `__arrow_c_stream__`.
             event_time: The name of a column of timestamps or dates with the event times of the rows. The dataset
-                stores them in milliseconds in UTC, in the event time column of its vocabulary. Defaults to the column
-                with that name. Without such a column, and for nulls, the event time is the time of writing.
+                stores them in the event time column of its vocabulary: rounded down to milliseconds in UTC, unless its
+                schema gives that column another type. Defaults to the column with that name. Without such a column,
+                and for nulls, the event time is the time of writing.
             watermark: The event time before which no more rows are expected: a datetime or RFC 3339 text. Defaults to
                 the latest event time.
             source_state: The position from which the source continues: `sourceName`, `kind` and `value`.
@@ -302,7 +306,8 @@ class Dataset(Summarized):
 
         Raises:
             InvalidInput: A column is not in the schema, or has a type whose values could be lost or whose rows cannot
-                be hashed; an operation code is unknown; a correction is not a pair of rows.
+                be hashed; an event time has a part that its column cannot keep; an operation code is unknown; a
+                correction is not a pair of rows.
             InvalidType: An argument has an invalid type.
             InvalidAppend: An event violates a rule of the chain, for example with a watermark that goes back.
             CommitConflict: Other writers came first until the timeout. Nothing was appended.

@@ -47,6 +47,7 @@ class Scan(TableScan):
 
         Raises:
             InvalidInput: A retracted or corrected row does not exist.
+            FormatNotSupported: A `SetVocab` renamed system columns after the first rows.
         """
         schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
         return LedgerRows(pa.Table.from_batches(batches, schema))

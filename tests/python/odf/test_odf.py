@@ -682,6 +682,15 @@ def test_compaction_checks_what_it_merges(dataset: odf.Dataset) -> None:
             dataset.compact(target_bytes=target)  # type: ignore[arg-type]
 
 
+def test_a_chain_without_a_schema_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = odf.Dataset.create(pds.Store(f"file://{tmp_path}"), "new")
+    assert cli.main(["show", f"file://{tmp_path}/new", "--output", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["id"], shown["head"], shown["columns"]) == (dataset.identity.id, dataset.head, {})
+    assert cli.main(["show", f"file://{tmp_path}/new"]) == 0
+    assert dataset.head in capsys.readouterr().out
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file://{tmp_path}/weather"
     dataset = odf.Dataset.create(pds.Store(f"file://{tmp_path}"), "weather")
