@@ -227,13 +227,14 @@ def _format_decimal(value: object, column_type: pl.Decimal) -> str | None:
     """Return a decimal, if the column could hold it: one that it cannot hold may overflow in a comparison."""
     if not isinstance(value, Decimal) or not value.is_finite():
         return None
-    sign, digits, exponent = value.normalize().as_tuple()
-    fraction = max(-int(exponent), 0)
-    whole = len(digits) + int(exponent)
-    if fraction > column_type.scale or whole > (column_type.precision or 38) - column_type.scale:
+    # Arithmetic, also `abs`, would round to the digits of the caller's context.
+    text = format(value.copy_abs(), "f")
+    whole, _, fraction = text.partition(".")
+    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
+    if len(fraction) > column_type.scale or len(whole) > (column_type.precision or 38) - column_type.scale:
         return None
-    text = f"{abs(value):f}"
-    return f"-{text}" if sign else text
+    number = f"{whole or '0'}.{fraction}" if fraction else whole or "0"
+    return f"-{number}" if value.is_signed() else number
 
 
 def _format_time(number: int, seconds: int, unit: int | None) -> str | None:

@@ -6,8 +6,8 @@
 //! to types that lose nothing, before the coercion finds the common type of both sides.
 //!
 //! Number literals with a decimal point are parsed as decimals. They stay decimals beside integers and
-//! decimals, and become floats of 64 bits beside everything else. An expression that has no valid type
-//! is no error here: the coercion reports it.
+//! decimals, and become floats of 64 bits beside everything else. Texts that are no literals are read by
+//! [`read_texts`]. An expression that has no valid type is no error here: the coercion reports it.
 
 use std::sync::Arc;
 
@@ -21,12 +21,13 @@ use datafusion_expr::expr::{
 };
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
+use super::exact_texts::{decimal_beside, read_text, read_texts};
 use super::operators::is_comparison;
 use super::rounding::rewrite_rounding;
 use super::time_literals::{
     UTC, has_nanoseconds, interval_to_duration, interval_unit, is_timestamp_literal,
-    parse_timestamp, refine_timestamp, refine_timestamp_literal, string_literal, timestamp_in_unit,
-    to_utc,
+    parse_time_of_day, parse_timestamp, refine_timestamp, refine_timestamp_literal, string_literal,
+    timestamp_in_unit, to_utc,
 };
 
 /// Maximum number of digits of a decimal literal.
@@ -289,6 +290,11 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
         refine_beside(left, right_unit),
         refine_beside(right, left_unit),
     );
+    let mut operands = read_texts(vec![left, right], schema).into_iter();
+    let (left, right) = (
+        operands.next().unwrap_or_else(null),
+        operands.next().unwrap_or_else(null),
+    );
     let (left_type, right_type) = (data_type(&left, schema), data_type(&right, schema));
     (
         coerce_operand(left, left_type.as_ref(), right_type.as_ref()),
@@ -317,8 +323,11 @@ fn refine_beside(expr: Expr, unit: Option<TimeUnit>) -> Expr {
 /// Coerces an expression and the values that it is compared with; the expression comes first.
 fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let unit = timestamp_unit(&expr, schema);
-    let refine = |value| refine_beside(value, unit);
-    let values: Vec<Expr> = values.into_iter().map(refine).collect();
+    let values = values.into_iter().map(|value| refine_beside(value, unit));
+    let operands = std::iter::once(expr).chain(values).collect();
+    let mut operands = read_texts(operands, schema).into_iter();
+    let expr = operands.next().unwrap_or_else(null);
+    let values: Vec<Expr> = operands.collect();
     let expr_type = data_type(&expr, schema);
     let value_types: Vec<_> = values.iter().map(|v| data_type(v, schema)).collect();
     // The type that decides how the expression is read.
@@ -326,17 +335,18 @@ fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
         matches!(value_type, DataType::Time64(_) | DataType::Timestamp(..))
             || value_type.is_floating()
     });
-    let widest = decisive
-        .or_else(|| value_types.iter().flatten().next())
-        .cloned();
-    let mut coerced = vec![coerce_operand(expr, expr_type.as_ref(), widest.as_ref())];
-    let typed_values = values.into_iter().zip(&value_types);
-    coerced.extend(
-        typed_values.map(|(value, value_type)| {
-            coerce_operand(value, value_type.as_ref(), expr_type.as_ref())
-        }),
-    );
-    coerced
+    let widest = decisive.or_else(|| value_types.iter().flatten().next());
+    let expr = coerce_operand(expr, expr_type.as_ref(), widest);
+    let expr_type = data_type(&expr, schema);
+    let float = decisive.filter(|value_type| value_type.is_floating());
+    let coerce = |(value, value_type): (Expr, &Option<DataType>)| {
+        // One float among the values makes floats of all decimals: DataFusion would round it to 15 decimal places.
+        let is_decimal = value_type.as_ref().is_some_and(DataType::is_decimal);
+        let other_type = float.filter(|_| is_decimal).or(expr_type.as_ref());
+        coerce_operand(value, value_type.as_ref(), other_type)
+    };
+    let values: Vec<Expr> = values.into_iter().zip(&value_types).map(coerce).collect();
+    std::iter::once(expr).chain(values).collect()
 }
 
 fn data_type(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
@@ -385,25 +395,16 @@ fn coerce_operand(expr: Expr, own_type: Option<&DataType>, other_type: Option<&D
     }
 }
 
-/// Coerces a string that is compared with a value of another type.
+/// Coerces a literal string that is compared with a value of another type.
 fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     use DataType::{Date32, Date64, Time32, Time64, Timestamp};
     let Some(literal) = string_literal(&expr) else {
-        return match other_type {
-            Timestamp(unit, Some(_)) => cast(expr, Timestamp(*unit, Some(UTC.into()))),
-            _ => expr,
-        };
+        return expr;
     };
     let parse = |to: &DataType| ScalarValue::from(literal).cast_to(to).ok();
     let value = match other_type {
         Time32(_) | Time64(_) => parse(&TIME64_NANOSECOND),
-        Date32 | Date64 => {
-            // A string with a time of day is a timestamp.
-            let timestamp = parse(&Timestamp(TimeUnit::Nanosecond, None));
-            let day =
-                parse(&Date32).and_then(|day| day.cast_to(&timestamp.as_ref()?.data_type()).ok());
-            timestamp.filter(|timestamp| Some(timestamp) != day.as_ref())
-        }
+        Date32 | Date64 => parse_time_of_day(literal),
         Timestamp(unit, zone) => {
             let utc_zone = zone.as_ref().map(|_| Arc::from(UTC));
             let units = [*unit, TimeUnit::Microsecond, TimeUnit::Nanosecond];
@@ -411,14 +412,19 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
             let value = units.into_iter().find_map(exact);
             if value.is_none() && has_nanoseconds(literal) {
                 // Microseconds would cut it: it fails.
-                return cast(expr, Timestamp(TimeUnit::Nanosecond, utc_zone));
+                return read_text(expr, Timestamp(TimeUnit::Nanosecond, utc_zone));
             }
             value
         }
         other_type if other_type.is_decimal() => parse_decimal_literal(literal),
         _ => None,
     };
-    value.map_or(expr, lit)
+    match (value, decimal_beside(other_type)) {
+        (Some(value), _) => lit(value),
+        // The cast to the other type would round it.
+        (None, Some(decimal)) => read_text(expr, decimal),
+        (None, None) => expr,
+    }
 }
 
 /// Parses a number with all its digits; `None` for other text and for more than [`MAX_DIGITS`].

@@ -70,10 +70,7 @@ impl<'a> LosslessCast<'a> {
                 if !is_narrow && value.abs() >= limit {
                     return None;
                 }
-                (
-                    floor_to_i128(value),
-                    value.fract().abs() < f64::MIN_POSITIVE,
-                )
+                (floor_to_i128(value), is_whole(value))
             }
             None => {
                 let value = scalar_to_i128(value)?;
@@ -98,6 +95,14 @@ impl<'a> LosslessCast<'a> {
 )]
 fn floor_to_i128(value: f64) -> i128 {
     value.floor() as i128
+}
+
+#[allow(
+    clippy::float_cmp,
+    reason = "a float below every normal one is no whole number either"
+)]
+fn is_whole(value: f64) -> bool {
+    value == value.floor()
 }
 
 #[allow(

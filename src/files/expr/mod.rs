@@ -3,6 +3,7 @@
 mod checked;
 mod desugar;
 mod exact_literals;
+mod exact_texts;
 mod filter;
 mod floats;
 mod get_field;
@@ -21,6 +22,7 @@ mod semantics;
 mod simplify;
 pub(crate) mod sql;
 mod statistics;
+mod text_refusals;
 mod time_literals;
 mod tokens;
 mod value_list;

@@ -3,7 +3,7 @@
 use arrow_schema::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, Result};
-use datafusion_expr::expr::{Between, BinaryExpr, Case, Expr, InList};
+use datafusion_expr::expr::{Between, BinaryExpr, Case, Cast, Expr, InList, TryCast};
 use datafusion_expr::{ExprSchemable, Operator};
 
 use super::operators::is_comparison;
@@ -34,7 +34,7 @@ pub(super) fn check_times(expr: &Expr, schema: &DFSchema) -> Result<()> {
 }
 
 /// The operands of a node that get a common type, in groups.
-fn compared_operands(node: &Expr) -> Vec<Vec<&Expr>> {
+pub(super) fn compared_operands(node: &Expr) -> Vec<Vec<&Expr>> {
     match node {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(*op) => {
             vec![vec![left, right]]
@@ -92,6 +92,11 @@ fn reason_to_refuse(node: &Expr, schema: &DFSchema) -> Option<&'static str> {
     let is_nested = |expr: &Expr| type_of(expr).is_some_and(|data_type| data_type.is_nested());
     let nested = "structs, lists and maps have no order; compare their fields";
     match node {
+        Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => {
+            wraps_around(&type_of(expr)?, field.data_type()).then_some(
+                "a decimal of so many digits cannot be cast to one of so many more decimal places",
+            )
+        }
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op {
             op if is_comparison(*op) && (is_interval(left) || is_interval(right)) => {
                 Some(intervals)
@@ -127,5 +132,15 @@ fn reason_to_refuse(node: &Expr, schema: &DFSchema) -> Option<&'static str> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// Whether Arrow takes a cast for one that cannot overflow, since the sum of the digits itself overflows.
+fn wraps_around(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (DataType::Decimal256(digits, from_scale), DataType::Decimal256(_, to_scale)) => {
+            i16::from(*digits) + i16::from(*to_scale) - i16::from(*from_scale) > i16::from(i8::MAX)
+        }
+        _ => false,
     }
 }

@@ -37,6 +37,7 @@ use super::exact_literals::keep_exact;
 use super::operators::combine_terms;
 use super::refusals::{check_meaning, check_times};
 use super::simplify::simplify;
+use super::text_refusals::check_texts;
 use super::time_literals::to_local_times;
 use super::tokens::{find_excess, tokenize};
 use super::widen::widen;
@@ -187,6 +188,7 @@ fn prepare(
     let local = to_local_times(widened, schema)?;
     let exact = keep_exact(local, schema, target)?;
     check_times(&exact, schema)?;
+    check_texts(&exact, schema)?;
     let coerced = simplifier.coerce(exact, schema)?;
     check_meaning(&coerced, schema)?;
     let resolved = resolve(coerced, &context)?;

@@ -147,6 +147,9 @@ pub(super) fn parse_timestamp(
         let to = DataType::Timestamp(unit, zone.cloned());
         ScalarValue::from(text).cast_to(&to).ok()
     };
+    if has_finer_digits(text, TimeUnit::Nanosecond) {
+        return None;
+    }
     let value = in_unit(unit)?;
     let finest = in_unit(TimeUnit::Nanosecond).or_else(|| {
         let micros = in_unit(TimeUnit::Microsecond);
@@ -158,11 +161,26 @@ pub(super) fn parse_timestamp(
         .then_some(value)
 }
 
+/// The timestamp of a text that has a time of day; `None` for a day and for other text.
+pub(super) fn parse_time_of_day(text: &str) -> Option<ScalarValue> {
+    let parse = |to: &DataType| ScalarValue::from(text).cast_to(to).ok();
+    let in_unit = |unit| parse(&DataType::Timestamp(unit, None));
+    let timestamp = in_unit(TimeUnit::Nanosecond).or_else(|| in_unit(TimeUnit::Microsecond))?;
+    let day = parse(&DataType::Date32).and_then(|day| day.cast_to(&timestamp.data_type()).ok());
+    (day.as_ref() != Some(&timestamp)).then_some(timestamp)
+}
+
 /// Whether a text has digits below a microsecond.
 pub(super) fn has_nanoseconds(text: &str) -> bool {
+    has_finer_digits(text, TimeUnit::Microsecond)
+}
+
+/// Whether a text has digits below a nanosecond, or below a microsecond for any other unit.
+pub(super) fn has_finer_digits(text: &str, unit: TimeUnit) -> bool {
+    let places = if unit == TimeUnit::Nanosecond { 9 } else { 6 };
     let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
     let digits = fraction.bytes().take_while(u8::is_ascii_digit);
-    digits.skip(6).any(|digit| digit != b'0')
+    digits.skip(places).any(|digit| digit != b'0')
 }
 
 /// Makes `timestamp AT TIME ZONE 'zone'` the local time there, where the timestamp has a zone of its own: DataFusion

@@ -52,6 +52,8 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "big": (pa.decimal256(50, 2), [LARGE, -LARGE, Decimal("0.20"), Decimal("0.30"), Decimal(1), None]),
 }
 LITERALS = ["0.1", "0.10", "1", "1.0", "-0.01", "2.5", "7", "0.30", "9007199254740993.0", "12345678901234567890.12"]
+# Floats below every normal one, which no decimal has.
+SUBNORMAL = ["5e-324", "-5e-324", "-1e-310"]
 
 
 def _remainder(a: Fraction, b: Fraction) -> Fraction:
@@ -81,11 +83,21 @@ def _meant(values: list[Any], holds: Callable[[Fraction], bool]) -> list[int]:
 def test_comparisons_with_literals(memory_store: pds.Store, name: str) -> None:
     table = _table(memory_store, COLUMNS)
     values = COLUMNS[name][1]
-    for literal in LITERALS:
+    for literal in LITERALS + SUBNORMAL:
         for sign, compare in COMPARE.items():
             found = _ids(table, f"{name} {sign} {literal}")
             assert found == _meant(values, lambda v, c=compare, at=Fraction(literal): c(v, at)), (sign, literal)
         assert _ids(table, f"{name} IN ({literal}, 77.5)") == _meant(values, lambda v, at=Fraction(literal): v == at)
+
+
+@pytest.mark.parametrize("literal", SUBNORMAL)
+def test_a_float_below_every_normal_one_is_no_integer(memory_store: pds.Store, literal: str) -> None:
+    for number, (sign, compare) in enumerate(COMPARE.items()):
+        table = pds.Table.create(memory_store, f"t{number}", pa.schema([("x", pa.int32())]), key="x")
+        table.append(pa.table({"x": pa.array([-1, 0, 1], pa.int32())}))
+        table.delete(f"x {sign} {literal}")
+        kept = [x for x in (-1, 0, 1) if not compare(Fraction(x), Fraction(literal))]
+        assert sorted(table.scan().to_pyarrow()["x"].to_pylist()) == kept, sign
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -331,6 +343,11 @@ MIXED = [
     "d BETWEEN f AND 100",
     "f BETWEEN d AND 100",
     "f IS DISTINCT FROM d",
+    "d IN (f, s)",
+    "d IN (f, d + 1)",
+    "row % 10 IN (f, d)",
+    "row BETWEEN f AND d",
+    "CAST(row AS DECIMAL(9, 1)) BETWEEN f AND d",
 ]
 
 
