@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,17 @@ def test_an_import_can_be_repeated(run: Run) -> None:
     assert run("drop", "d", "--yes")[0] == 0
     assert run("import", "d")[0] == 0
     assert pds.open_table("d").scan().count() == ROWS.num_rows
+
+
+def test_timestamps_of_partitions_need_a_zone(run: Run) -> None:
+    at = pa.array([datetime(2026, 1, 31, 12, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    deltalake.write_deltalake("d", pa.table({"at": at, "n": [1]}), partition_by=["at"])
+    code, _, err = run("import", "d")
+    assert code != 0
+    assert "--partition-time-zone UTC" in err
+    assert run("import", "d", "--from", "iceberg", "--partition-time-zone", "UTC")[0] == 2
+    assert run("import", "d", "--partition-time-zone", "Europe/Berlin")[0] == 0
+    assert pds.open_table("d").scan(where="at = TIMESTAMP '2026-01-31 11:00:00'").count() == 1
 
 
 def test_what_began_as_something_else_is_not_dropped_for_it(run: Run) -> None:

@@ -24,11 +24,18 @@ def import_table(args: argparse.Namespace, options: dict[str, object]) -> int:
 
     if args.take_over and args.source != "delta":
         raise InvalidInput("--take-over is for --from delta: Iceberg has no such feature")
+    if args.partition_time_zone is not None and args.source != "delta":
+        raise InvalidInput("--partition-time-zone is for --from delta: Iceberg has all times in UTC")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
             if args.source == "delta":
-                table = import_delta(args.url, take_over=args.take_over, storage_options=options)
+                table = import_delta(
+                    args.url,
+                    take_over=args.take_over,
+                    partition_time_zone=args.partition_time_zone,
+                    storage_options=options,
+                )
             else:
                 table = import_iceberg(args.url, storage_options=options)
         except AlreadyExists as error:

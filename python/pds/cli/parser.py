@@ -195,6 +195,8 @@ def _add_import(commands: _Commands) -> None:
     parser.add_argument("--from", dest="source", choices=("delta", "iceberg"), default="delta", help="(default: delta)")
     take_over = "make the Delta table read-only for other systems"
     parser.add_argument("--take-over", action="store_true", help=take_over)
+    zone = "where the Delta table was written, for timestamps of partitions without a zone"
+    parser.add_argument("--partition-time-zone", metavar="ZONE", help=zone)
 
 
 def _add_consent(verb: argparse.ArgumentParser) -> None:

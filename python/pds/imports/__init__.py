@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from pds.table.table import Table
 
 
-def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[str, object] | None = None) -> Table:
+def import_delta(
+    url: Url,
+    *,
+    take_over: bool = False,
+    partition_time_zone: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> Table:
     """Make a table of a Delta table, in its folder, over the same data files. No data is copied.
 
     The first version of the table has the rows of the newest version of the Delta table. Later versions of the two
@@ -29,6 +35,10 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
             (`pds-readOnly`) that no other system has, so its writers and its VACUUM refuse. Other systems cannot undo
             this. Without it there is a warning, because a VACUUM of the Delta table may remove files that this table
             needs.
+        partition_time_zone: The time zone of the system that wrote the Delta table, such as `UTC` or `Europe/Berlin`.
+            Values of a partition column of timestamps that have no zone are in it, as Delta says; Spark writes them
+            in the zone of its session, and deltalake in UTC. Of an hour that occurs twice they are the first, as Spark
+            reads them.
         storage_options: As for `Store`; `deltalake` gets them, too.
 
     Returns:
@@ -38,8 +48,9 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
         NotFound: There is no Delta table in the folder.
         AlreadyExists: There is a table of pds in the folder already.
         InvalidInput: The Delta table has something that cannot be imported without rewriting it: a type that pds does
-            not have, a renamed nested field, a file outside its folder, or a file whose columns have other types. The
-            message names it. Nothing is written.
+            not have, a renamed nested field, a file outside its folder, or a file whose columns have other types. Or
+            it has timestamps without a zone as values of a partition, and there is no `partition_time_zone`; or this
+            is no zone. The message names it. Nothing is written.
         FormatNotSupported: The Delta table demands a feature that is not known, or that `deltalake` does not read; or
             nobody could read its log after `take_over`. Nothing is written.
         CommitConflict: Other writers committed to the Delta table during every attempt to import it.
@@ -53,7 +64,9 @@ def import_delta(url: Url, *, take_over: bool = False, storage_options: Mapping[
     """
     from pds.imports.delta import import_table  # noqa: PLC0415 an optional dependency
 
-    return import_table(url, take_over, storage_options)
+    return import_table(
+        url, take_over=take_over, partition_time_zone=partition_time_zone, storage_options=storage_options
+    )
 
 
 def import_iceberg(source: Url | IcebergTable, *, storage_options: Mapping[str, object] | None = None) -> Table:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from pds.by_url import open_parent
 from pds.errors import CommitConflict, FormatNotSupported, InvalidInput, NotFound
+from pds.imports.delta_partitions import in_zone, parse_zone
 from pds.imports.delta_schema import list_rules, physical_name, to_columns, to_schema
 from pds.imports.plan import ImportPlan, PlannedFile, locate, pack_positions, relative_path, to_texts
 from pds.urls import join_url, merge_options, normalize_url
@@ -25,6 +26,7 @@ except ImportError as error:
 from pds.imports import delta_guard as guard
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterator, Mapping
 
     from pds.by_url import Url
@@ -51,20 +53,30 @@ _READER_FEATURES: Final = frozenset(
 _CATALOG_FEATURES: Final = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 
 
-def import_table(url: Url, take_over: bool, storage_options: Mapping[str, object] | None) -> Table:  # noqa: FBT001
+def import_table(
+    url: Url, *, take_over: bool, partition_time_zone: str | None, storage_options: Mapping[str, object] | None
+) -> Table:
     """Make a table of a Delta table; `pds.import_delta` says what is raised."""
+    zone = None if partition_time_zone is None else parse_zone(partition_time_zone)
     store, path = open_parent(url, storage_options, None)
-    return import_into(store, path, lambda: _open(url, storage_options), take_over=take_over)
+    return import_into(store, path, lambda: _open(url, storage_options), take_over=take_over, zone=zone)
 
 
-def import_into(store: Store, path: str, read: Callable[[], deltalake.DeltaTable], *, take_over: bool) -> Table:
+def import_into(
+    store: Store,
+    path: str,
+    read: Callable[[], deltalake.DeltaTable],
+    *,
+    take_over: bool,
+    zone: dt.tzinfo | None = None,
+) -> Table:
     """Make a table of what `read` gives, which is the newest version of the Delta table in the folder."""
     location = locate(store, path)
     for attempt in range(_ATTEMPTS):
         with _typed_errors(path):
             delta = read()
             _check_features(delta)
-            plan = _plan(delta, join_url(store.url, path))
+            plan = _plan(delta, join_url(store.url, path), zone)
         prepared = plan.prepare(location)
         if attempt == 0:
             _warn(delta, path, is_writable=not take_over and not guard.is_guarded(delta))
@@ -145,7 +157,7 @@ def _fields(delta: deltalake.DeltaTable) -> list[dict[str, Any]]:
     return fields
 
 
-def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
+def _plan(delta: deltalake.DeltaTable, folder: str, zone: dt.tzinfo | None) -> ImportPlan:
     fields = _fields(delta)
     metadata = delta.metadata()
     mode = metadata.configuration.get("delta.columnMapping.mode", "none")
@@ -158,16 +170,16 @@ def _plan(delta: deltalake.DeltaTable, folder: str) -> ImportPlan:
         location=folder,
         schema=to_schema(fields),
         columns=to_columns(fields, mode, set(partitions)),
-        files=_plan_files(delta, partitions),
+        files=_plan_files(delta, partitions, zone),
     )
 
 
-def _plan_files(delta: deltalake.DeltaTable, partitions: dict[str, str]) -> list[PlannedFile]:
+def _plan_files(delta: deltalake.DeltaTable, partitions: dict[str, str], zone: dt.tzinfo | None) -> list[PlannedFile]:
     """Return the files; `partitions` has the physical names of the partition columns."""
     actions = pa.table(delta.get_add_actions())
     root = delta.table_uri
     files = [PlannedFile(relative_path(str(path), root, is_encoded=True)) for path in actions["path"].to_pylist()]
-    for name, texts in _partition_values(delta, actions, partitions).items():
+    for name, texts in _partition_values(delta, actions, partitions, zone).items():
         for file, text in zip(files, texts, strict=True):
             file.constants[name] = text
     if _DELETION_VECTORS not in (delta.protocol().reader_features or ()):
@@ -183,11 +195,12 @@ def _plan_files(delta: deltalake.DeltaTable, partitions: dict[str, str]) -> list
 
 
 def _partition_values(
-    delta: deltalake.DeltaTable, actions: pa.Table, partitions: dict[str, str]
+    delta: deltalake.DeltaTable, actions: pa.Table, partitions: dict[str, str], zone: dt.tzinfo | None
 ) -> dict[str, list[str | None]]:
     if not partitions or not actions.num_rows:
         return {}
-    for values in delta.partitions():
+    distinct = delta.partitions()
+    for values in distinct:
         empty = next((name for name, value in values.items() if value == ""), None)
         if empty is not None:
             # The protocol says null, what readers say differs.
@@ -198,5 +211,8 @@ def _partition_values(
     names = {name.removeprefix("partition.") for name in columns.schema.names}
     texts = {}
     for name, physical in partitions.items():
-        texts[name] = to_texts(columns[f"partition.{name if name in names else physical}"])
+        column = columns[f"partition.{name if name in names else physical}"]
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            column = in_zone(name, column, {values.get(name, values.get(physical)) for values in distinct}, zone)
+        texts[name] = to_texts(column)
     return texts

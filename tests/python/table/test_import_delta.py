@@ -44,7 +44,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def import_quietly(folder: Path) -> pds.Table:
     with pytest.warns(UserWarning, match="take_over"):
-        return pds.import_delta(folder)
+        return pds.import_delta(folder, partition_time_zone="UTC")
 
 
 def all_types() -> pa.Table:

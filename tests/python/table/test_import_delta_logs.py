@@ -88,6 +88,98 @@ def test_decimals_of_partitions_keep_all_digits(folder: Path, data_type: str, te
     assert rows_of(table.scan().to_pyarrow()) == expected
 
 
+@pytest.mark.parametrize("texts", [["2026-07-01 00:00:00"], ["2026-07-01T00:00:00Z", None, "2026-07-02 00:00:00.5"]])
+def test_timestamps_of_partitions_need_a_zone(folder: Path, texts: list[str | None]) -> None:
+    add_partition(folder, "timestamp", texts)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(pds.InvalidInput, match=f"column 'p' .* such as '{texts[-1]}'.*partition_time_zone"):
+        pds.import_delta(folder, take_over=True)
+    for zone in ("Mars/Olympus", "", "../UTC", "+99:00"):
+        with pytest.raises(pds.InvalidInput, match="not a time zone"):
+            pds.import_delta(folder, take_over=True, partition_time_zone=zone)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+ZONED = {
+    "2026-07-01T00:00:00Z": "2026-07-01T00:00:00+00:00",
+    "2026-07-01T00:00:00.123456Z": "2026-07-01T00:00:00.123456+00:00",
+    "2026-07-01T02:30:00+02:00": "2026-07-01T00:30:00+00:00",
+}
+
+
+def moments_of(table: pds.Table) -> set[str | None]:
+    return {row["p"] and row["p"].isoformat() for row in table.scan().to_pyarrow().to_pylist()}
+
+
+def test_timestamps_of_partitions_with_a_zone_are_read_as_they_are(folder: Path) -> None:
+    add_partition(folder, "timestamp", [*ZONED, None])
+    assert moments_of(import_quietly(folder)) == {*ZONED.values(), None}
+
+
+# Of the hour that occurs twice it is the first; the one that is skipped is an hour later.
+LOCAL = {
+    "UTC": ["2026-01-31T12:00:00", "2026-07-01T00:00:00.500000", "2026-10-25T02:30:00", "2026-03-29T02:30:00"],
+    "+05:30": ["2026-01-31T06:30:00", "2026-06-30T18:30:00.500000", "2026-10-24T21:00:00", "2026-03-28T21:00:00"],
+    "Europe/Berlin": [
+        "2026-01-31T11:00:00",
+        "2026-06-30T22:00:00.500000",
+        "2026-10-25T00:30:00",
+        "2026-03-29T01:30:00",
+    ],
+}
+
+
+@pytest.mark.parametrize("zone", LOCAL)
+def test_timestamps_of_partitions_without_a_zone_are_in_that_of_the_writer(folder: Path, zone: str) -> None:
+    texts = ["2026-01-31 12:00:00", "2026-07-01 00:00:00.5", "2026-10-25 02:30:00", "2026-03-29 02:30:00"]
+    add_partition(folder, "timestamp", [*texts, *ZONED, None])
+    with pytest.warns(UserWarning, match="take_over"):
+        table = pds.import_delta(folder, partition_time_zone=zone)
+    assert moments_of(table) == {*(f"{moment}+00:00" for moment in LOCAL[zone]), *ZONED.values(), None}
+    assert table.scan(where=f"p = TIMESTAMP '{LOCAL[zone][0]}'").count() == 2
+
+
+def test_a_timestamp_with_and_without_a_zone_is_not_told_apart(folder: Path) -> None:
+    add_partition(folder, "timestamp", ["2026-07-01 00:00:00", "2026-07-01T00:00:00Z"])
+    with pytest.raises(pds.InvalidInput, match=r"'p' has '2026-07-01 00:00:00' with the zone UTC and without"):
+        pds.import_delta(folder, take_over=True, partition_time_zone="Europe/Berlin")
+    with pytest.warns(UserWarning, match="take_over"):
+        assert pds.import_delta(folder, partition_time_zone="UTC").scan(where="p > '2026-06-30'").count() == 4
+
+
+def test_timestamps_of_partitions_that_are_local_need_no_zone(folder: Path) -> None:
+    add_partition(folder, "timestamp_ntz", ["2026-07-01 00:00:00", None])
+    set_protocol(folder, ["timestampNtz"])
+    assert import_quietly(folder).scan(where="p = TIMESTAMP '2026-07-01 00:00:00'").count() == 2
+
+
+def test_a_timestamp_of_a_renamed_partition_needs_a_zone(folder: Path) -> None:
+    add_partition(folder, "timestamp", ["2026-07-01 00:00:00"])
+
+    def rename(action: dict[str, Any]) -> None:
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                name = {"delta.columnMapping.physicalName": "p0" if field["name"] == "p" else field["name"]}
+                field["metadata"] = {"delta.columnMapping.id": number + 1, **name}
+            action["metaData"].update(schemaString=json.dumps(schema))
+            action["metaData"]["configuration"] = {
+                "delta.columnMapping.mode": "name",
+                "delta.columnMapping.maxColumnId": "2",
+            }
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "add" in action:
+            action["add"]["partitionValues"] = {"p0": action["add"]["partitionValues"]["p"]}
+
+    edit_log(folder, rename)
+    with pytest.raises(pds.InvalidInput, match="column 'p' has timestamps without"):
+        pds.import_delta(folder)
+    with pytest.warns(UserWarning, match="take_over"):
+        table = pds.import_delta(folder, partition_time_zone="-01:00")
+    assert moments_of(table) == {"2026-07-01T01:00:00+00:00"}
+
+
 def make_vector(folder: Path) -> dict[str, Any]:
     """A deletion vector within the log, as an export writes it: of a third of 100 rows."""
     source = pds.write_table(folder, pa.table({"id": range(100)}))
