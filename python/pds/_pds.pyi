@@ -40,6 +40,8 @@ from pds.engine_types import (
     SourceRows,
     SplitVerificationFields,
     StagedSizeFields,
+    StagedSource,
+    TargetTaskFields,
     Task,
     UpdateFields,
     UpdateOptions,
@@ -102,6 +104,7 @@ __all__ = [
     "export_iceberg",
     "find_deletes",
     "find_pipeline_commit",
+    "find_pipeline_replay",
     "find_upserts",
     "index_parts",
     "insert_task",
@@ -142,6 +145,7 @@ __all__ = [
     "sort_task",
     "source_task",
     "split_scan",
+    "split_targets",
     "split_verification",
     "stage_rows",
     "stage_source_rows",
@@ -479,6 +483,9 @@ def discard_staged(store: StoreHandle, path: str, lists: list[bytes]) -> None: .
 def is_key_range(snapshot: TableHandle, predicate: str | Predicate) -> bool: ...
 def source_task(snapshot: TableHandle, schema: pa.Schema) -> bytes: ...
 def staged_sizes(lists: list[bytes]) -> list[StagedSizeFields]: ...
+def split_targets(
+    snapshot: TableHandle, source: StagedSource, count: int, min_bytes: int, max_bytes: int, max_tasks: int
+) -> TargetTaskFields: ...
 def find_deletes(store: StoreHandle, path: str, task: bytes, predicate: str | Predicate) -> bytes: ...
 def find_upserts(store: StoreHandle, path: str, part: MergePart) -> bytes: ...
 def merge_task(store: StoreHandle, path: str, part: MergePart, threads: int | None) -> bytes: ...
@@ -486,11 +493,10 @@ def matched_source_rows(messages: list[bytes]) -> bytes: ...
 def insert_task(store: StoreHandle, path: str, part: MergePart, matched: bytes, threads: int | None) -> bytes: ...
 def commit_changes(
     snapshot: TableHandle,
-    operation: str,
     predicate: str | Predicate | None,
-    staged: tuple[list[bytes], bytes] | None,
+    source: StagedSource | None,
     messages: list[bytes],
-    sources: int,
+    searches: int | None,
     options: Options,
     commit: CommitOptions,
 ) -> tuple[CommitFields | None, TableHandle]: ...
@@ -574,14 +580,17 @@ def remove_from_pipeline(store: StoreHandle, path: str, names: Sequence[str], co
 def rename_in_pipeline(store: StoreHandle, path: str, old: str, new: str, commit_timeout: float) -> int: ...
 def tag_pipeline(store: StoreHandle, path: str, name: str, version: int | None, commit_timeout: float) -> int: ...
 def find_pipeline_commit(store: StoreHandle, path: str, commit_id: str) -> int | None: ...
+def find_pipeline_replay(store: StoreHandle, path: str, idempotency_key: str) -> UpdateFields | None: ...
 def check_graph(nodes: Sequence[Node]) -> tuple[pa.Schema, bool]: ...
 def preview_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[Node], changes: Sequence[SourceInput], options: UpdateOptions
 ) -> PreviewHandle: ...
 def run_pipeline_task(
-    store: StoreHandle, path: str, nodes: Sequence[Node], job: builtins.bytes, task: int
+    store: StoreHandle, path: str, nodes: Sequence[Node], job: builtins.bytes, task: int, threads: int | None = None
 ) -> builtins.bytes: ...
-def stage_source_rows(store: StoreHandle, path: str, target: SourceRows, rows: object) -> builtins.bytes: ...
+def stage_source_rows(
+    store: StoreHandle, path: str, target: SourceRows, rows: object, threads: int | None = None
+) -> builtins.bytes: ...
 def discard_source_rows(store: StoreHandle, path: str, messages: Sequence[builtins.bytes]) -> None: ...
 def update_pipeline(
     store: StoreHandle, path: str, nodes: Sequence[Node], changes: Sequence[SourceInput], options: UpdateOptions

@@ -165,6 +165,12 @@ class StagedSizeFields(TypedDict):
     bytes: int
 
 
+class TargetTaskFields(TypedDict):
+    tasks: list[bytes]
+    parts: list[list[int]]
+    searches: int
+
+
 class DeltaExportFields(TypedDict):
     version: int
     versions: int
@@ -207,6 +213,19 @@ class NewTable(Protocol):
     def sort_by(self) -> list[str]: ...
     @property
     def exports(self) -> list[str]: ...
+
+
+class StagedSource(Protocol):
+    @property
+    def task(self) -> bytes: ...
+    @property
+    def parts(self) -> list[list[bytes]]: ...
+    @property
+    def on(self) -> list[str] | None: ...
+    @property
+    def is_merge(self) -> bool: ...
+    @property
+    def reads_all(self) -> bool: ...
 
 
 class MergePart(Protocol):
@@ -258,6 +277,8 @@ class Node(Protocol):
     def function(self) -> Callable[[Sequence[pa.RecordBatchReader]], Iterable[pa.RecordBatch]] | None: ...
     @property
     def preserve(self) -> Callable[[pa.RecordBatchReader, str | None], Any] | None: ...
+    @property
+    def function_digest(self) -> tuple[str, str] | None: ...
 
 
 class ConsumedTable(Protocol):
@@ -305,6 +326,8 @@ class UpdateOptions(Protocol):
     def rebuilds_changed(self) -> bool: ...
     @property
     def sample(self) -> float | None: ...
+    @property
+    def changed_function(self) -> Callable[[str], None] | None: ...
     @property
     def engine(self) -> Engine | None: ...
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use pds::table::format::{DataFile, PositionBitmap, TableManifest};
 use pds::table::{
-    self, Clause, MergeRules, Table, TableWriteOptions, TaskChange, TaskOperation, parse_task,
+    self, Clause, MergeRules, StagedSource, Table, TableWriteOptions, TaskChange, TaskOperation,
+    TaskSizes, parse_task,
 };
 use pds::{Error, Result};
 use pyo3::prelude::*;
@@ -30,6 +31,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(is_key_range, module)?)?;
     module.add_function(wrap_pyfunction!(source_task, module)?)?;
     module.add_function(wrap_pyfunction!(staged_sizes, module)?)?;
+    module.add_function(wrap_pyfunction!(split_targets, module)?)?;
     module.add_function(wrap_pyfunction!(find_deletes, module)?)?;
     module.add_function(wrap_pyfunction!(find_upserts, module)?)?;
     module.add_function(wrap_pyfunction!(merge_task, module)?)?;
@@ -52,6 +54,31 @@ struct PyMergePart {
     /// The time of `now()` in microseconds since 1970.
     now: i64,
     options: PyWriteOptions,
+}
+
+/// Rows that were staged to be upserted or merged.
+#[derive(FromPyObject)]
+struct PyStagedSource {
+    /// The columns of the rows, as a task without files.
+    task: Vec<u8>,
+    /// For each part lists of its files.
+    parts: Vec<Vec<Vec<u8>>>,
+    on: Option<Vec<String>>,
+    is_merge: bool,
+    reads_all: bool,
+}
+
+impl PyStagedSource {
+    fn parse(self) -> Result<StagedSource> {
+        let parts = self.parts.iter().map(|lists| unpack_all(lists));
+        Ok(StagedSource {
+            task: parse_task(&self.task)?,
+            parts: parts.collect::<Result<_>>()?,
+            on: self.on,
+            is_merge: self.is_merge,
+            reads_all: self.reads_all,
+        })
+    }
 }
 
 /// What a part is merged by.
@@ -153,6 +180,46 @@ fn staged_sizes(py: Python<'_>, lists: Vec<Vec<u8>>) -> PyResult<Vec<StagedSizeF
     into_py_result(py, lists.into_iter().map(size).collect())
 }
 
+/// The files that a source is compared with.
+#[derive(Debug, IntoPyObject)]
+struct TargetTaskFields<'py> {
+    tasks: Vec<Bound<'py, PyBytes>>,
+    /// For each part of the source the positions of its tasks.
+    parts: Vec<Vec<usize>>,
+    /// How many files the tasks of all parts have.
+    searches: usize,
+}
+
+/// Splits the files that a source is compared with into tasks.
+#[pyfunction]
+fn split_targets<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    source: PyStagedSource,
+    count: u64,
+    min_bytes: u64,
+    max_bytes: u64,
+    max_tasks: usize,
+) -> PyResult<TargetTaskFields<'py>> {
+    let table = into_py_result(py, snapshot.table())?;
+    let source = into_py_result(py, source.parse())?;
+    let base = Arc::clone(&snapshot.manifest);
+    let sizes = TaskSizes {
+        count,
+        min_bytes,
+        max_bytes,
+    };
+    let split = run(py, move || async move {
+        table::split_targets(&table, base, &source, sizes, max_tasks).await
+    })?;
+    let tasks = split.tasks.iter().map(|task| PyBytes::new(py, task));
+    Ok(TargetTaskFields {
+        tasks: tasks.collect(),
+        parts: split.parts,
+        searches: split.searches,
+    })
+}
+
 /// Finds the rows of a task that match a predicate; the message of it.
 #[pyfunction]
 fn find_deletes<'py>(
@@ -238,30 +305,27 @@ fn insert_task<'py>(
     Ok(PyBytes::new(py, &message))
 }
 
-/// Commits the changes of messages: a delete by a predicate, an upsert of staged files, or a merge.
+/// Commits the changes of messages: a delete by a predicate, or an upsert or a merge of a source.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "those of the Python function")]
 fn commit_changes(
     py: Python<'_>,
     snapshot: &TableHandle,
-    operation: &str,
     predicate: Option<&Bound<'_, PyAny>>,
-    staged: Option<(Vec<Vec<u8>>, Vec<u8>)>,
+    source: Option<PyStagedSource>,
     messages: Vec<Vec<u8>>,
-    sources: usize,
+    searches: Option<usize>,
     options: PyWriteOptions,
     commit: PyCommitOptions,
 ) -> PyResult<(Option<CommitFields>, TableHandle)> {
     let table = into_py_result(py, snapshot.table())?;
     let predicate = predicate.map(extract_predicate).transpose()?;
     let parsed = unpack_changes(&messages).and_then(|changes| {
-        let operation = match (operation, predicate, staged) {
-            ("delete", Some(predicate), None) => TaskOperation::Delete(predicate),
-            ("upsert", None, Some((lists, task))) => {
-                TaskOperation::Upsert(unpack_all(&lists)?, parse_task(&task)?)
-            }
-            ("merge", None, Some((_, task))) => TaskOperation::Merge(parse_task(&task)?),
-            _ => return Err(Error::invalid(format!("unknown change {operation:?}"))),
+        let operation = match (predicate, source) {
+            (Some(predicate), None) => TaskOperation::Delete(predicate),
+            (None, Some(source)) if source.is_merge => TaskOperation::Merge(source.parse()?),
+            (None, Some(source)) => TaskOperation::Upsert(source.parse()?),
+            _ => return Err(Error::invalid("a change has either a filter or a source")),
         };
         Ok((operation, changes))
     });
@@ -270,7 +334,7 @@ fn commit_changes(
     let options = commit.into_write_options(py, &options, false, &snapshot.manifest)?;
     let base = Arc::clone(&snapshot.manifest);
     let result = run(py, move || async move {
-        table::commit_changes(&table, base, operation, (changes, sources), &options).await
+        table::commit_changes(&table, base, operation, (changes, searches), &options).await
     })?;
     let outcome = result.committed.map(|committed| {
         if is_delete {

@@ -105,7 +105,8 @@ fn json_bytes(file: &DataFile) -> usize {
     serde_json::to_vec(file).map_or(0, |json| json.len())
 }
 
-fn keep_statistics(file: &mut DataFile, columns: &HashSet<u32>) {
+/// Forgets the statistics of all but some columns.
+pub(super) fn keep_statistics(file: &mut DataFile, columns: &HashSet<u32>) {
     file.min.retain(|id, _| columns.contains(id));
     file.max.retain(|id, _| columns.contains(id));
     file.null_counts.retain(|id, _| columns.contains(id));

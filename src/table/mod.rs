@@ -9,6 +9,7 @@
 
 pub mod actions;
 mod add_files;
+mod change_targets;
 mod changes;
 mod check;
 mod clauses;
@@ -52,6 +53,7 @@ mod snapshot_file;
 mod snapshot_reader;
 mod sort_ranges;
 mod sort_tasks;
+mod spark_fields;
 mod staged;
 mod targets;
 mod task_changes;
@@ -65,6 +67,7 @@ mod verify;
 mod write;
 
 pub use self::add_files::add_files;
+pub use self::change_targets::{StagedSource, TargetTasks, split_targets};
 pub use self::changes::{before_first, scan_changes};
 pub use self::check::{CheckReport, check};
 pub use self::clauses::{Clause, ClauseAction, ClauseKind, MergeRules};

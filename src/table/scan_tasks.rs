@@ -3,14 +3,16 @@
 //! A task is a manifest of the same version that lists some of its files ([`split_scan`]): who has it reads no other
 //! list. The rows of all tasks, one task after the other, are those of the scan in their order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
 use serde::Deserialize;
 
 use super::format::{TableManifest, Tombstones};
+use super::listing::keep_statistics;
 use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
@@ -90,7 +92,7 @@ pub(super) async fn split_files(
     let files = SnapshotReader::find_files(table, Arc::clone(&manifest), None).await?;
     let common = without_files(&manifest);
     let targets = Targets {
-        keeps_statistics: true,
+        statistics_of: None,
         ..Targets::of(&manifest.tombstones, &files)
     };
     let groups = group_by_size(&files, &share, sizes.limit(&files, &share)).into_iter();
@@ -112,6 +114,44 @@ pub(super) fn pack_groups(
         pack(&targets.restrict(&common, &files))
     };
     groups.iter().map(task).collect()
+}
+
+/// Ranges of files, each for a task that reads columns of them.
+pub(super) fn group_files(
+    columns: &TableColumns,
+    files: &[SnapshotFile],
+    names: Option<&[String]>,
+    sizes: TaskSizes,
+) -> Result<Vec<Range<usize>>> {
+    let share = ReadShare::new(columns, names, None)?;
+    let limit = sizes.limit(files, &share);
+    let mut end = 0;
+    let groups = group_by_size(files, &share, limit)
+        .into_iter()
+        .map(|group| {
+            let start = end;
+            end += group.len();
+            start..end
+        });
+    Ok(groups.collect())
+}
+
+/// Tasks of ranges of files, with the statistics that these have of some columns.
+pub(super) fn pack_ranges(
+    manifest: &TableManifest,
+    files: &[SnapshotFile],
+    ranges: &[Range<usize>],
+    statistics_of: HashSet<u32>,
+) -> Result<Vec<Vec<u8>>> {
+    let common = without_files(manifest);
+    let targets = Targets {
+        statistics_of: Some(statistics_of),
+        ..Targets::of(&manifest.tombstones, files)
+    };
+    let ranges = ranges.iter().cloned();
+    ranges
+        .map(|range| pack(&targets.restrict(&common, &files[range])))
+        .collect()
 }
 
 /// The manifest of a version with the columns of another one, as which its rows are then read. Refused if a column was
@@ -260,8 +300,9 @@ struct Targets<'a> {
     tombstones: &'a [Tombstones],
     /// Positions among the tombstone files, by the path of the file.
     by_path: HashMap<&'a str, Vec<usize>>,
-    /// Whether tasks have the statistics of their files, which have told a scan what they can.
-    keeps_statistics: bool,
+    /// The columns of which tasks have the statistics of their files; None for all. A scan needs none in its tasks: it
+    /// has left out by them what it can.
+    statistics_of: Option<HashSet<u32>>,
 }
 
 impl<'a> Targets<'a> {
@@ -276,7 +317,7 @@ impl<'a> Targets<'a> {
         Self {
             tombstones,
             by_path,
-            keeps_statistics: false,
+            statistics_of: Some(HashSet::new()),
         }
     }
 
@@ -295,10 +336,8 @@ impl<'a> Targets<'a> {
         });
         let data_files = files.iter().map(|listed| {
             let mut file = listed.file.clone();
-            if !self.keeps_statistics {
-                file.min.clear();
-                file.max.clear();
-                file.null_counts.clear();
+            if let Some(columns) = &self.statistics_of {
+                keep_statistics(&mut file, columns);
             }
             file
         });

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::actions::{Delete, RowDelta};
+use super::change_targets::{StagedSource, find_targets};
 use super::delete::StagedTombstones;
 use super::findings::{DeletePlan, FileRows};
 use super::format::{DataFile, TableManifest, Tombstones};
@@ -26,9 +27,9 @@ pub enum TaskOperation {
     /// A delete of the rows that match a predicate.
     Delete(Predicate),
     /// An upsert of the rows in files that were staged for a version.
-    Upsert(Vec<DataFile>, TableManifest),
+    Upsert(StagedSource),
     /// A merge of rows that were staged for a version.
-    Merge(TableManifest),
+    Merge(StagedSource),
 }
 
 /// The result of a commit of changes by tasks.
@@ -46,8 +47,8 @@ pub struct TasksCommitted {
     pub added: Vec<DataFile>,
 }
 
-/// Commits the changes of tasks of the version `base` as one version, unless nothing changes. `sources` is how many
-/// tasks searched each file, each for other rows of the source.
+/// Commits the changes of tasks of the version `base` as one version, unless nothing changes. `searches` is how many
+/// files the tasks have together, a file counted once for each part of the source; by default each file once.
 ///
 /// Errors are [`crate::ErrorKind::CommitConflict`] as for a local change, and
 /// [`crate::ErrorKind::TransactionExpired`] as for [`super::commit_staged`]. Files of the tasks are never removed.
@@ -55,7 +56,7 @@ pub async fn commit_changes(
     table: &Table,
     base: Arc<TableManifest>,
     operation: TaskOperation,
-    (changes, sources): (Vec<TaskChange>, usize),
+    (changes, searches): (Vec<TaskChange>, Option<usize>),
     options: &TableWriteOptions,
 ) -> Result<TasksCommitted> {
     check_idempotency_key(options.idempotency_key.as_deref())?;
@@ -68,14 +69,14 @@ pub async fn commit_changes(
     }
     let begun = Ancestor::of(&*base);
     begun.check_descends(table, &newest.manifest).await?;
-    if let TaskOperation::Upsert(_, staged_for) | TaskOperation::Merge(staged_for) = &operation {
-        let staged = Ancestor::of(staged_for);
+    if let TaskOperation::Upsert(source) | TaskOperation::Merge(source) = &operation {
+        let staged = Ancestor::of(&source.task);
         staged.check_descends(table, &*base).await?;
     }
     let files = find_files(table, &base, &operation).await?;
-    let total = Total::new(&files, changes, sources)?;
+    let total = Total::new(&files, changes, searches.unwrap_or(files.len()))?;
     let may_be_empty =
-        matches!(operation, TaskOperation::Upsert(..)) || options.idempotency_key.is_some();
+        matches!(operation, TaskOperation::Upsert(_)) || options.idempotency_key.is_some();
     if total.is_empty() && !may_be_empty {
         check_required_version(table, options.if_version.as_ref(), &*newest.manifest)?;
         let deletes = total.to_deletes(&base, operation.filter(), None);
@@ -145,13 +146,13 @@ impl TaskOperation {
         let base_version = deletes.base_version;
         let change = match self {
             Self::Delete(_) => return (Box::new(deletes), Vec::new()),
-            Self::Upsert(added, staged_for) => RowDelta {
+            Self::Upsert(source) => RowDelta {
                 operation: "upsert",
                 deletes,
-                added,
+                added: source.parts.into_iter().flatten().collect(),
                 is_derived: false,
                 counts: Vec::new(),
-                base_version: staged_for.version,
+                base_version: source.task.version,
                 idempotency_key: options.idempotency_key.clone(),
             },
             Self::Merge(_) => RowDelta {
@@ -172,7 +173,7 @@ impl TaskOperation {
     fn filter(&self) -> String {
         match self {
             Self::Delete(predicate) => predicate.to_string(),
-            Self::Upsert(..) | Self::Merge(_) => String::new(),
+            Self::Upsert(_) | Self::Merge(_) => String::new(),
         }
     }
 }
@@ -195,16 +196,16 @@ async fn find_files(
     base: &Arc<TableManifest>,
     operation: &TaskOperation,
 ) -> Result<HashMap<String, SnapshotFile>> {
-    let filter = match operation {
+    let files = match operation {
         TaskOperation::Delete(predicate) => {
             let columns = TableColumns::from_manifest(base)?;
-            Some(Arc::new(
-                predicate.bind(&columns, &**table.store().clock())?,
-            ))
+            let filter = predicate.bind(&columns, &**table.store().clock())?;
+            SnapshotReader::find_files(table, Arc::clone(base), Some(Arc::new(filter))).await?
         }
-        TaskOperation::Upsert(..) | TaskOperation::Merge(_) => None,
+        TaskOperation::Upsert(source) | TaskOperation::Merge(source) => {
+            find_targets(table, base, source).await?
+        }
     };
-    let files = SnapshotReader::find_files(table, Arc::clone(base), filter).await?;
     let by_path = files
         .into_iter()
         .map(|listed| (listed.file.path.clone(), listed));
@@ -226,13 +227,12 @@ impl Total {
     fn new(
         files: &HashMap<String, SnapshotFile>,
         changes: Vec<TaskChange>,
-        sources: usize,
+        searches: usize,
     ) -> Result<Self> {
-        let searched: usize = changes.iter().map(|change| change.searched_files).sum();
-        if searched != files.len().saturating_mul(sources) {
+        let done: usize = changes.iter().map(|change| change.searched_files).sum();
+        if done != searches {
             let message = format!(
-                "internal error: {} files were to be searched {sources} times each, and there were {searched} searches",
-                files.len()
+                "internal error: there were to be {searches} searches of files, and there were {done}"
             );
             return Err(Error::other(message));
         }

@@ -17,6 +17,7 @@ use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
 
 use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
 use super::format::{DataFile, TableManifest};
+use super::spark_fields::describe_stored;
 use super::{Committed, Snapshot, Table, names};
 use crate::error::{Error, Result};
 use crate::files::expr::Statistics;
@@ -253,7 +254,8 @@ pub(super) async fn upload(
         last: false,
     };
     let schemas = columns.file_schemas()?;
-    let mut plan = WritePlan::new(schemas.arrow, options.write_options.clone(), identity)?
+    let described = describe_stored(&schemas.arrow, &base.schema);
+    let mut plan = WritePlan::new(described, options.write_options.clone(), identity)?
         .with_parquet_fields(schemas.parquet)?;
     let sort_by = options.sort_by.as_ref().unwrap_or(&base.sort_by);
     let sorted_input = if sort_by.is_empty() {

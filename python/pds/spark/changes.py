@@ -1,9 +1,10 @@
 """Deletes, upserts and merges of tables: the tasks search and write data files, and the driver commits.
 
 The rows of an upsert and the source of a merge are shuffled by key and staged as data files that no version names. Then
-tasks search the files of one version, each a part of them for the keys of a part of the staged rows. No process holds
-more than a part, and the plan of the DataFrame runs once. If another commit has changed what was searched, the newest
-version is searched, with the same staged files.
+tasks search the files of one version, each a part of them for the keys of a part of the staged rows. The driver leaves
+out files whose keys, by their bounds, are not among those of the part; so rows are shuffled to ranges of the key, and
+not by its hash: otherwise each part would have keys from all over the table. No process holds more than a part. If
+another commit has changed what was searched, the newest version is searched, with the same staged files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 its usual name
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from pds.errors import CommitConflict, InvalidInput, NotFound, RemoteStoreError, TransactionExpired
 from pds.spark.options import TASK_SIZES
@@ -31,12 +44,12 @@ from pds.table.task_changes import (
     DeleteTask,
     MergePart,
     MergeTask,
+    StagedSource,
     TaskChange,
     UpsertTask,
     commit_options,
     deletes_by_key,
     key_columns,
-    split_files,
     staged_sizes,
     stages_source,
 )
@@ -63,8 +76,8 @@ _MAX_SEARCHES: Final = 5
 # The most of a source that one task holds, unless one task staged more.
 _MAX_SOURCE_ROWS: Final = 1 << 20
 _MAX_SOURCE_BYTES: Final = 32 << 20
-# About how many tasks search together, once for each part of the source.
-_SEARCH_TASKS: Final = 512
+# The most tasks that search together, unless the source has more parts.
+_MAX_SEARCH_TASKS: Final = 512
 
 _DDL: Final = "task int, messages array<binary>"
 _MESSAGES: Final = pa.schema([pa.field("task", pa.int32()), pa.field("messages", pa.list_(pa.binary()))])
@@ -110,7 +123,7 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
             return table.delete(where)
         messages = flatten(run_tasks(spark, [DeleteTask(task) for task in tasks]))
         try:
-            return change.commit(messages, sources=1)
+            return change.commit(messages)
         except CommitConflict as conflict:
             if searches == 0 or isinstance(conflict, TransactionExpired):
                 raise
@@ -125,6 +138,9 @@ def upsert(
     if_version: int | None = None,
 ) -> CommitResult:
     """Replace the rows that have the same key as rows of a DataFrame, and insert the others, by one commit.
+
+    Files whose keys, by their bounds, are not among those of the rows are not read. Rows are shuffled to ranges of the
+    key, for which Spark takes a sample: it runs the last stage of the plan of ``df`` twice.
 
     Args:
         df: As for ``append``.
@@ -220,7 +236,8 @@ def _merge(
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
         if _holds_unhashable(df.schema[name].dataType):
             raise InvalidInput(f"Spark cannot shuffle by the key column {name!r}, which has a map or a variant")
-    return change.run(_stage(df, write, schema, key), options)
+    by_range = change.prunes_by(df.schema[key[0]].dataType)
+    return change.run(_stage(df, write, schema, key, by_range=by_range), options)
 
 
 def _holds_unhashable(data_type: DataType) -> bool:
@@ -232,14 +249,21 @@ def _holds_unhashable(data_type: DataType) -> bool:
     return isinstance(data_type, MapType | VariantType)
 
 
-def _stage(df: DataFrame, write: StagedWrite, schema: pa.Schema, key: Sequence[str]) -> list[bytes]:
-    """Stage the rows by key: those with the same one in the same list."""
+def _stage(df: DataFrame, write: StagedWrite, schema: pa.Schema, key: Sequence[str], *, by_range: bool) -> list[bytes]:
+    """Stage the rows by key: those with the same one in the same list.
+
+    Ranges of the key are made from a sample, for which Spark runs the plan of the DataFrame a first time.
+    """
     # By position, since a name may have dots and backticks.
     renamed = df.toDF(*(f"c{position}" for position in range(len(schema))))
-    # By an expression that is nobody else's: where rows are partitioned like that already Spark leaves the shuffle out,
-    # and may then split a partition.
-    shuffled_by = F.xxhash64(F.lit("pds"), *(F.col(f"c{schema.names.index(name)}") for name in key))
-    by_key = renamed.repartition(shuffled_by)
+    columns = [F.col(f"c{schema.names.index(name)}") for name in key]
+    if by_range:
+        # Keys that are the same here have the same place in Spark's order: -0.0 and 0.0, and all NaN.
+        by_key = renamed.repartitionByRange(*columns)
+    else:
+        # By an expression that is nobody else's: where rows are partitioned like that already Spark leaves the shuffle
+        # out, and may then split a partition.
+        by_key = renamed.repartition(F.xxhash64(F.lit("pds"), *columns))
     with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
         messages = stage_plan(by_key, write, schema).collect()
     lists, duplicates = choose_attempts((m.task, m.attempt, bytes(m.files)) for m in messages)
@@ -269,13 +293,11 @@ class _Merge:
             searches = _count_searches(options)
             while True:
                 searches -= 1
-                change = TaskChange(
-                    self.table.refresh(), options, staged=(lists, self.write.task), upsert=self.clauses is None
-                )
+                change = TaskChange(self.table.refresh(), options)
                 messages = self._search(change, sources)
                 may_be_committed = True
                 try:
-                    return change.commit(messages, len(sources))
+                    return change.commit(messages)
                 except (CommitConflict, NotFound) as error:
                     may_be_committed = False
                     with contextlib.suppress(RemoteStoreError):
@@ -309,31 +331,36 @@ class _Merge:
             groups[-1].append(staged)
         return groups
 
+    def prunes_by(self, data_type: DataType) -> bool:
+        """Return whether a part of the source needs only some files if its keys are a range, by their first type."""
+        # Other types have no bounds, and a collation has an order of its own.
+        is_bounded = isinstance(data_type, IntegralType | DecimalType | DateType | TimestampType | TimestampNTZType)
+        is_text = isinstance(data_type, StringType) and data_type == StringType()
+        return (is_bounded or is_text) and self.table.file_count > 1 and not self._has_by_source
+
     @property
     def _has_by_source(self) -> bool:
         """Whether a clause is about rows that the source does not have."""
         return any(clause.rows == "not_matched_by_source" for clause in self.clauses or ())
 
-    def _search(self, change: TaskChange, sources: list[list[bytes]]) -> list[bytes]:
+    def _search(self, change: TaskChange, parts: list[list[bytes]]) -> list[bytes]:
         """Return what the tasks of one version have found and written."""
-        count = max(1, _SEARCH_TASKS // max(1, len(sources)))
-        sizes = {**TASK_SIZES, "count": min(count, TASK_SIZES["count"])}
-        sizes["max_bytes"] *= max(1, TASK_SIZES["count"] // sizes["count"])
-        # Of a row group without a match only the key is read, unless such rows are rewritten, too.
-        columns = change.snapshot.schema.names
-        names = columns if self._has_by_source else [name for name in self.on or () if name in columns]
-        targets = split_files(change.snapshot, names, sizes)
-        has_all_files = len(targets) == 1
-        tasks = [self.make_task(target, lists, has_all_files=has_all_files) for lists in sources for target in targets]
-        by_task = run_tasks(self.spark, tasks)
-        messages = flatten(by_task)
-        if has_all_files or not any(clause.rows == "not_matched" for clause in self.clauses or ()):
-            return messages
-        inserts = [
-            task.to_insert(flatten(by_task[first : first + len(targets)]))
-            for first, task in enumerate(tasks)
-            if first % len(targets) == 0 and isinstance(task, MergeTask)
+        source = StagedSource(self.write.task, parts, self.on, self.clauses is not None, self._has_by_source)
+        targets = change.split(source, TASK_SIZES, max(_MAX_SEARCH_TASKS, 2 * len(parts)))
+        tasks = [
+            [self.make_task(target, lists, has_all_files=len(of_part) == 1) for target in of_part]
+            for lists, of_part in zip(parts, targets, strict=True)
         ]
+        by_task = iter(run_tasks(self.spark, [task for of_part in tasks for task in of_part]))
+        by_part = [[next(by_task) for _ in of_part] for of_part in tasks]
+        messages = [message for of_part in by_part for message in flatten(of_part)]
+        inserts = [
+            of_part[0].to_insert(flatten(messages_of_part))
+            for of_part, messages_of_part in zip(tasks, by_part, strict=True)
+            if isinstance(of_part[0], MergeTask) and not of_part[0].has_all_files
+        ]
+        if not any(clause.rows == "not_matched" for clause in self.clauses or ()):
+            return messages
         try:
             return messages + flatten(run_tasks(self.spark, inserts))
         except BaseException:

@@ -9,7 +9,6 @@ from pds import _pds
 from pds.predicate import to_predicate
 from pds.store import native_handle
 from pds.table.options import CommitOptions
-from pds.table.tasks import pack_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +51,20 @@ class MergePart(NamedTuple):
     options: WriteOptions
 
 
+class StagedSource(NamedTuple):
+    """Rows that were staged to be upserted or merged. The engine reads the fields."""
+
+    # The task by which they were staged: the columns, and the version that they are for.
+    task: bytes
+    # Lists of the staged files of each part. Rows with the same key are in the same part.
+    parts: list[list[bytes]]
+    on: list[str] | None
+    # Whether the rows are merged, and have columns of their own; else they are upserted, and have the table's.
+    is_merge: bool
+    # Whether rows that the source does not have are changed, too.
+    reads_all: bool
+
+
 @dataclass(frozen=True)
 class UpsertTask:
     """A part of an upsert, to be pickled and sent to another process."""
@@ -72,7 +85,7 @@ class MergeTask:
     store: Store
     path: str
     part: MergePart
-    # Whether the part has all files of the table, so that rows without a match are inserted at once.
+    # Whether the part has all files that may have its keys, so that rows without a match are inserted at once.
     has_all_files: bool
 
     def run(self, threads: int | None = None) -> list[bytes]:
@@ -110,9 +123,7 @@ class TaskChange:
     Args:
         table: The table, whose snapshot that is. After the commit it shows the new version.
         options: The options of the commit.
-        where: The filter of a delete. Without it the change is a merge, or an upsert.
-        staged: The staged rows of these as lists of files, and the task by which they were staged.
-        upsert: Whether it is an upsert.
+        where: The filter of a delete. An upsert or a merge has none, and begins with `split`.
     """
 
     def __init__(
@@ -121,24 +132,31 @@ class TaskChange:
         options: CommitOptions,
         *,
         where: Where | None = None,
-        staged: tuple[list[bytes], bytes] | None = None,
-        upsert: bool = False,
     ) -> None:
         self._table = table
         self._base = table._handle  # noqa: SLF001 of the same package
         # Of its own, since other threads may move the table on.
         self.snapshot = table._from_handle(table._location, self._base)  # noqa: SLF001 as above
-        self._operation = "upsert" if upsert else "merge" if where is None else "delete"
         self._predicate = None if where is None else to_predicate(where, self.snapshot.schema)
-        self._staged = staged
+        self._source: StagedSource | None = None
+        # How many files the tasks have; None for those of a scan with the filter.
+        self._searches: int | None = None
         self._options = options
 
-    def commit(self, messages: list[bytes], sources: int) -> CommitResult:
-        """Commit what the tasks returned in their messages.
+    def split(self, source: StagedSource, sizes: dict[str, int], max_tasks: int) -> list[list[bytes]]:
+        """Split the files that may have keys of the source into targets, and return those of each of its parts.
 
-        Args:
-            messages: Those of all tasks.
-            sources: How many tasks searched each file of the snapshot, each for another part of the source.
+        A part has one target at least, which may have no files. Targets are larger than the sizes say where there would
+        be more than `max_tasks` of them, counted once for each part.
+        """
+        self._source = source
+        split = _pds.split_targets(self._base, source, max_tasks=max_tasks, **sizes)
+        self._searches = split["searches"]
+        # The same object for all parts, so that it is pickled once.
+        return [[split["tasks"][number] for number in numbers] for numbers in split["parts"]]
+
+    def commit(self, messages: list[bytes]) -> CommitResult:
+        """Commit what the tasks returned in their messages, which are those of all tasks.
 
         Raises:
             CommitConflict: As for `Table.append`; or another commit has changed what the tasks have searched.
@@ -148,11 +166,10 @@ class TaskChange:
         return self._table._commit_with(  # noqa: SLF001 as above
             lambda _: _pds.commit_changes(
                 self._base,
-                self._operation,
                 self._predicate,
-                self._staged,
+                self._source,
                 messages,
-                sources,
+                self._searches,
                 location.options,
                 self._options,
             )
@@ -181,12 +198,6 @@ def commit_options(table: Table, idempotency_key: str | None = None, if_version:
 def stages_source(write: StagedWrite, table: Table, schema: pa.Schema) -> StagedWrite:
     """Return a write that stages rows with the columns of a merge's source instead of the table's."""
     return replace(write, task=_pds.source_task(table._handle, schema))  # noqa: SLF001 as above
-
-
-def split_files(table: Table, columns: list[str], sizes: dict[str, int]) -> list[bytes]:
-    """Return the files of a snapshot as targets of parts that read these columns; one without files if it has none."""
-    tasks = [task.to_bytes() for task in table.scan_tasks(columns, where=None, **sizes)]
-    return tasks or [pack_columns(table)]
 
 
 def staged_sizes(lists: list[bytes]) -> list[tuple[int, int]]:

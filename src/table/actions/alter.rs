@@ -5,6 +5,7 @@
 //! column, a new column that is not nullable, dropping a column of the key or sort order or the last one,
 //! a type that does not hold all values of the current one, and an order that is not of all columns.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema};
@@ -17,6 +18,7 @@ use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
 use crate::table::schema::encode_schema;
+use crate::table::spark_fields::rename_described;
 use crate::versions::Change;
 
 /// A change of a table's columns.
@@ -54,11 +56,25 @@ pub enum Alter {
 struct Draft {
     schema: TableSchema,
     fields: Vec<FieldRef>,
+    /// That of the Arrow schema.
+    metadata: HashMap<String, String>,
 }
 
 impl Draft {
     fn column_index(&self, name: &str) -> Result<usize> {
         index_of(&Schema::new(self.fields.clone()), name)
+    }
+
+    /// Renames a column in Spark's description, or drops it from there. What that says of another column of the new
+    /// name is about one that was dropped.
+    fn describe(&mut self, column: &str, new_name: Option<&str>) {
+        rename_described(&mut self.metadata, |name| {
+            if name == column {
+                new_name.map(str::to_owned)
+            } else {
+                (Some(name) != new_name).then(|| name.to_owned())
+            }
+        });
     }
 
     /// Refuses the name of an existing column.
@@ -99,9 +115,10 @@ fn change_columns<T>(
     let mut draft = Draft {
         schema: base.schema.clone(),
         fields: current.schema.fields().to_vec(),
+        metadata: current.schema.metadata().clone(),
     };
     let changed = change(&mut draft)?;
-    let schema = Schema::new_with_metadata(draft.fields, current.schema.metadata().clone());
+    let schema = Schema::new_with_metadata(draft.fields, draft.metadata);
     check_schema(&Arc::new(schema.clone()))?;
     let mut next = base.clone();
     next.arrow_schema = Base64(encode_schema(&schema)?);
@@ -133,6 +150,7 @@ fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
             format!("column {name:?} must be nullable: existing rows have no value for it");
         return Err(Error::invalid(message));
     }
+    draft.describe(name, None);
     draft.schema.push(field);
     draft.fields.push(Arc::new(field.clone()));
     let data_type = json!(field.data_type().to_string());
@@ -149,6 +167,7 @@ fn rename_column(draft: &mut Draft, column: &str, to: &str) -> Result<CommitOper
     let stored_name = entry.stored_name().to_owned();
     entry.stored = (stored_name != to).then_some(stored_name);
     to.clone_into(&mut entry.name);
+    draft.describe(column, Some(to));
     Ok(column_operation("rename_column", column, "to", json!(to)))
 }
 
@@ -169,6 +188,7 @@ fn drop_column(draft: &mut Draft, column: &str, base: &TableManifest) -> Result<
     draft.fields.remove(index);
     let dropped = draft.schema.columns.remove(index);
     draft.schema.retire(&dropped);
+    draft.describe(column, None);
     Ok(column_operation("drop_column", column, "id", json!(id)))
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from decimal import Decimal
@@ -15,7 +16,6 @@ from pyspark.errors import PySparkException
 import pds
 import pds.spark
 from pds.spark import changes
-from pds.table.task_changes import split_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,19 +209,46 @@ def test_targets_are_sized_by_what_is_rewritten(
     spark: SparkSession, twins: tuple[pds.Table, pds.Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that rewrites rows without a match holds all their columns."""
-    counts: list[int] = []
-
-    def split(table: pds.Table, columns: list[str], sizes: dict[str, int]) -> list[bytes]:
-        counts.append(len(columns))
-        return split_files(table, columns, sizes)
-
-    monkeypatch.setattr(changes, "split_files", split)
     ours, _ = twins
-    source = pa.table({"id": [1], "score": [0.5], "name": ["x"]})
-    for clauses in (merge_all, merge_by_source):
-        clauses(pds.spark.merge(frame(spark, source, 1), ours)).execute()
-    pds.spark.upsert(frame(spark, source, 1), ours)
-    assert counts == [1, 3, 1]
+    sizes = ours.files()["size_bytes"].to_pylist()
+    monkeypatch.setattr(changes, "TASK_SIZES", {"count": 1, "min_bytes": 1, "max_bytes": sum(sizes) // 2})
+    searches = between(monkeypatch)
+    source = pa.table({"id": [1, 599], "score": [0.5, 0.5], "name": ["x", "x"]})
+    merge_by_source(pds.spark.merge(frame(spark, source, 1), ours)).execute()
+    # Then the rows that matched in none of several tasks are inserted.
+    assert len(searches) == 2
+    assert searches[0] > 1
+    monkeypatch.setattr(changes, "TASK_SIZES", {"count": 1, "min_bytes": 1, "max_bytes": sum(sizes)})
+    del searches[:]
+    merge_all(pds.spark.merge(frame(spark, source, 1), ours)).execute()
+    assert searches == [1]
+
+
+def test_a_part_of_the_source_is_compared_with_files_of_its_keys(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parts are ranges of the key, so that files are searched once, and not once for each part."""
+    grid(100, 1)
+    spark.conf.set("spark.sql.shuffle.partitions", "12")
+    try:
+        ours, local = twins
+        searches = between(monkeypatch)
+        data = rows(0, 600, "new")
+        pds.spark.upsert(frame(spark, data), ours)
+        local.upsert(data)
+        assert same(ours, local)
+        assert len(searches) == 1
+        assert 6 <= searches[0] <= 12 + 6
+        # A row beyond all files, and one within a file.
+        data = rows(5, 10_006, "newer", step=10_000)
+        pds.spark.upsert(frame(spark, data), ours)
+        local.upsert(data)
+        assert same(ours, local)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "3")
 
 
 def test_keys_of_several_columns_and_kinds(
@@ -254,6 +281,20 @@ def test_keys_of_several_columns_and_kinds(
     both = twice.selectExpr("a", "b", "CAST(1 AS DECIMAL(3,0)) AS c").repartition(20, "a")
     with pytest.raises(PySparkException, match="same a, b, c"):
         pds.spark.upsert(both, ours)
+    # By ranges of a key that begins with a column that has bounds.
+    ranged = pds.Table.create(
+        target.store, "ranged", pa.schema([("c", pa.int32()), ("a", pa.float64())]), key=["c", "a"]
+    )
+    for number in (1, 2):
+        ranged.append(pa.table({"c": pa.array([number] * 3, pa.int32()), "a": [0.0, nan, None]}))
+    zeros = spark.range(40).selectExpr("1 AS c", "IF(id % 2 = 0, 0.0D, -0.0D) AS a").repartition(20, "a")
+    with pytest.raises(PySparkException, match="same c, a"):
+        pds.spark.upsert(zeros, ranged)
+    none = spark.sql("SELECT 1 AS c, CAST(NULL AS double) AS a")
+    with pytest.raises(PySparkException, match="null in key column"):
+        pds.spark.upsert(none, ranged)
+    assert pds.spark.upsert(zeros.limit(1), ranged).rows == 1
+    assert ranged.scan().count() == 6
     nans = spark.sql("SELECT CAST('NaN' AS double) AS a, 'k' AS b UNION ALL SELECT sqrt(CAST(-1 AS double)), 'k'")
     with pytest.raises(PySparkException, match="same a, b, c"):
         pds.spark.upsert(nans.selectExpr("*", "CAST(1 AS DECIMAL(3,0)) AS c"), ours)
@@ -279,14 +320,17 @@ def test_rows_that_are_partitioned_by_key_already(
         twice = spark.range(0, 8_000, 1, numPartitions=8).selectExpr("id % 4000 AS id", "concat('n', id) AS name")
         once = spark.range(0, 4_000, 1, numPartitions=8).selectExpr("id", "id / 8 AS score")
         frames = [twice.hint("rebalance", "id").where("name != 'x'"), twice.join(once, "id")]
-        for number, df in enumerate(frames):
-            table = pds.Table.create(target.store, f"t{number}", SCHEMA, key="id")
+        # By ranges of the key where the table has files that these can leave out; else by its hash.
+        for number, (df, files) in enumerate(itertools.product(frames, (0, 2))):
+            table = make_table(target, f"t{number}", files)
             with pytest.raises(PySparkException, match="two rows have the same id"):
                 pds.spark.upsert(df, table)
             merge = pds.spark.merge(df, table).when_not_matched_insert({"id": "source.id"})
             with pytest.raises(PySparkException, match="two rows have the same id"):
                 merge.execute()
         assert pds.spark.upsert(once.hint("rebalance", "id"), table).rows == 4_000
+        assert table.scan().count() == 4_000
+        assert pds.spark.upsert(once.repartitionByRange("id"), table).rows == 4_000
         assert table.scan().count() == 4_000
     finally:
         for name in settings:
@@ -545,8 +589,8 @@ def test_a_message_that_is_lost(
     messages = [message for task in tasks for message in task.run()]
     for some in (messages[1:], [*messages, messages[0]]):
         with pytest.raises(pds.RemoteStoreError, match="searches"):
-            change.commit(some, sources=1)
-    assert change.commit(messages, sources=1).rows == 539
+            change.commit(some)
+    assert change.commit(messages).rows == 539
     assert ours.scan().count() == 1
 
 

@@ -319,6 +319,42 @@ class _Game:
         self.rows = [row for row in self.rows if row[name] is None or row[name] >= 20]
 
 
+ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def _described(metadata: dict[bytes, bytes]) -> list[tuple[str, str]]:
+    return [(field["name"], field["type"]) for field in json.loads(metadata[ROW_METADATA])["fields"]]
+
+
+def test_the_description_of_spark_follows_the_columns(memory_store: pds.Store) -> None:
+    """By it readers restore types, by the names of columns: that of a dropped one is not for a later one."""
+    fields = [{"name": name, "type": f"type of {name}", "nullable": True, "metadata": {}} for name in "abc"]
+    text = json.dumps({"type": "struct", "fields": fields}, indent=1).encode()
+    names = pa.schema([(name, pa.string()) for name in "abc"], metadata={ROW_METADATA: text, b"owner": b"tests"})
+    table = pds.Table.create(memory_store, "described", names)
+    table.alter.reorder(["c", "b", "a"])
+    table.alter.widen("c", pa.large_string())
+    table.alter.add_column("d", pa.string())
+    # Byte for byte, as long as it says the same.
+    assert table.schema.metadata == names.metadata
+    table.alter.drop_column("a")
+    table.alter.rename_column("b", "a")
+    assert _described(table.schema.metadata) == [("a", "type of b"), ("c", "type of c")]
+    table.alter.add_column("b", pa.string())
+    table.alter.drop_column("c")
+    table.alter.rename_column("d", "c")
+    assert _described(table.schema.metadata) == [("a", "type of b")]
+    assert table.schema.metadata[b"owner"] == b"tests"
+    table.append(pa.table({"a": ["1"], "b": ["2"], "c": ["3"]}))
+    # In a file the columns have the names that they got first.
+    (path,) = table.files()["path"].to_pylist()
+    footer = pq.read_metadata(pa.BufferReader(memory_store.read_bytes(f"described/{path}")))
+    assert footer.schema.to_arrow_schema().names == ["b", "d", "b-5"]
+    assert _described(footer.metadata) == [("b", "type of b")]
+    table.restore(1)
+    assert table.schema.metadata == names.metadata
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_changes_in_any_order(memory_store: pds.Store, seed: int) -> None:
     """Every version shows what it showed when it was the newest."""
