@@ -72,8 +72,9 @@ impl PyTaskResult {
     }
 }
 
-/// Runs a task of a job, and returns its result.
+/// Runs a task of a job, and returns its result. `threads` is how many encode; None for one per processor.
 #[pyfunction]
+#[pyo3(signature = (store, path, nodes, job, task, threads=None))]
 fn run_pipeline_task<'py>(
     py: Python<'py>,
     store: &StoreHandle,
@@ -81,11 +82,12 @@ fn run_pipeline_task<'py>(
     nodes: Vec<PyNode<'py>>,
     job: Vec<u8>,
     task: usize,
+    threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
     let graph = build_graph(py, nodes)?;
     let result = run(py, move || async move {
-        producers::run_task(&pipeline, &graph, &job, task).await
+        producers::run_task(&pipeline, &graph, &job, task, threads).await
     })?;
     Ok(PyBytes::new(py, &result))
 }
@@ -100,14 +102,16 @@ struct PySourceRows<'py> {
 }
 
 /// Sorts rows that are pushed to a source, or keys of it, and writes them as a run that nothing names. Returns a message
-/// that stands for them in the changes of an update.
+/// that stands for them in the changes of an update. `threads` is how many encode; None for one per processor.
 #[pyfunction]
+#[pyo3(signature = (store, path, target, rows, threads=None))]
 fn stage_source_rows<'py>(
     py: Python<'py>,
     store: &StoreHandle,
     path: String,
     target: PySourceRows<'py>,
     rows: &Bound<'py, PyAny>,
+    threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
     let graph = build_graph(py, vec![target.source])?;
@@ -117,6 +121,7 @@ fn stage_source_rows<'py>(
         is_canonical: target.is_canonical,
         memory_limit_bytes: target.arguments.memory_limit,
         sizes: target.arguments.sizes(),
+        threads,
     };
     let message = run(py, move || async move {
         let Some(Node::Source(source)) = graph.nodes().first() else {

@@ -5,13 +5,13 @@
     reason = "pyo3 hands arguments over by value"
 )]
 
-use pds::producers::{self, CompactOptions, Pipeline};
+use pds::producers::{self, CompactOptions, Pipeline, UpdateReport};
 use pds::versions::commit::{commit, was_committed};
 use pds::versions::{CommitId, Tag, vacuum};
 use pyo3::prelude::*;
 
 use crate::input::parse_seconds;
-use crate::pipeline::PyUpdateOptions;
+use crate::pipeline::{PyUpdateOptions, UpdateFields};
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 use crate::table_results::VacuumFields;
@@ -122,6 +122,21 @@ fn find_pipeline_commit(
     })
 }
 
+/// The outcome of an earlier update of a pipeline with an idempotency key; None if there is none.
+#[pyfunction]
+fn find_pipeline_replay(
+    py: Python<'_>,
+    store: &StoreHandle,
+    path: String,
+    idempotency_key: String,
+) -> PyResult<Option<UpdateFields>> {
+    let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
+    let report = run(py, move || async move {
+        UpdateReport::find_replay(&pipeline, &idempotency_key).await
+    })?;
+    Ok(report.map(UpdateFields::from))
+}
+
 /// Removes versions that were replaced more than `retention` seconds ago, and the objects that only they reference.
 #[pyfunction]
 fn vacuum_pipeline(
@@ -147,5 +162,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rename_in_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(tag_pipeline, module)?)?;
     module.add_function(wrap_pyfunction!(find_pipeline_commit, module)?)?;
+    module.add_function(wrap_pyfunction!(find_pipeline_replay, module)?)?;
     module.add_function(wrap_pyfunction!(vacuum_pipeline, module)?)
 }

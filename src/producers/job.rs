@@ -101,17 +101,19 @@ impl TaskResult {
 }
 
 /// Runs a task of a job that [`super::update()`] gave to an engine, and returns its result. `graph` is that of the update.
-/// After an error nothing stays of it. It may be called more than once for a task, at once too.
+/// What it writes is encoded by `threads`; None for one per processor. After an error nothing stays of it. It may be
+/// called more than once for a task, at once too.
 pub async fn run_task(
     pipeline: &Pipeline,
     graph: &Graph,
     job: &[u8],
     task: usize,
+    threads: Option<usize>,
 ) -> Result<Vec<u8>> {
     let job: Job = unpack_message(job)?;
     let cancel = Cancel::default();
     let _stop_thread = cancel.guard();
-    let task = Arc::new(Task::new(pipeline, graph, job, task, cancel)?);
+    let task = Arc::new(Task::new(pipeline, graph, job, task, threads, cancel)?);
     let result = {
         let computing = Arc::clone(&task);
         match run_blocking(move || computing.compute()).await {
@@ -156,6 +158,7 @@ impl Task {
         graph: &Graph,
         job: Job,
         task: usize,
+        threads: Option<usize>,
         cancel: Cancel,
     ) -> Result<Self> {
         let node = graph.node(&job.node).cloned().ok_or_else(|| {
@@ -173,7 +176,8 @@ impl Task {
             rebuilds: job.rebuilds.clone(),
             sample: None,
             memory_bytes: job.memory_bytes,
-            writer: RunWriter::new(pipeline, job.base.version, job.sizes, job.memory_bytes)?,
+            writer: RunWriter::new(pipeline, job.base.version, job.sizes, job.memory_bytes)?
+                .with_threads(threads),
             sizes: job.sizes,
             cancel,
             engine: None,

@@ -66,6 +66,12 @@ impl RunWriter {
         })
     }
 
+    /// Encodes by so many threads; None for one per processor.
+    pub(super) fn with_threads(mut self, threads: Option<usize>) -> Self {
+        self.options.threads = threads;
+        self
+    }
+
     /// The names, relative to the folder, of the files that were written since the last call.
     pub(super) fn take_written(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.written))

@@ -15,11 +15,12 @@ use super::layers::{merge_streams, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::tables::TableShape;
+use super::update::{UpdateReport, report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::table::{pack_message, unpack_message};
-use crate::versions::remove;
+use crate::versions::{find_replay, remove};
 
 /// Rows that were staged.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub struct StageOptions {
     pub memory_limit_bytes: usize,
     /// The sizes of the run.
     pub sizes: RunSizes,
+    /// The number of threads that encode; None for one per processor.
+    pub threads: Option<usize>,
 }
 
 /// Sorts rows that are pushed to a source, or keys of it, and writes them as a run that nothing names. Returns a message
@@ -62,7 +65,8 @@ pub async fn stage_rows(
         Some(newest) => newest.manifest.version,
         None => 0,
     };
-    let writer = RunWriter::new(pipeline, base_version, options.sizes, memory_bytes)?;
+    let writer = RunWriter::new(pipeline, base_version, options.sizes, memory_bytes)?
+        .with_threads(options.threads);
     let sorted = {
         let (source, cancel) = (source.clone(), cancel.clone());
         run_blocking(move || sort_rows(&source, rows, columns, is_canonical, memory_bytes, &cancel))
@@ -86,6 +90,19 @@ pub async fn stage_rows(
         remove(pipeline, &writer.take_written()).await;
     }
     message
+}
+
+impl UpdateReport {
+    /// The report of an earlier update with an idempotency key; None if there is none. [`super::update()`] finds it,
+    /// too, but only when the rows are staged.
+    pub async fn find_replay(pipeline: &Pipeline, idempotency_key: &str) -> Result<Option<Self>> {
+        match find_replay(pipeline, Some(idempotency_key)).await {
+            Ok((_, replay)) => Ok(replay.map(|earlier| report(&earlier, Vec::new()))),
+            // The pipeline has no version yet.
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 /// Removes staged rows, which no version names.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 
     from pds.table.tasks import ScanTask
 
-# So many keys are listed in the filter of a scan; above, the filter is the range of the keys.
-_MAX_LISTED_KEYS = 1_000
+# So many keys are always listed in the filter of a scan, which then reads no page without one of them.
+_FEW_KEYS = 10_000
+# Of more keys the filter is their range, unless they are up to so many, and the table has so many rows for each: a
+# look-up in a long list takes longer than to read a row more.
+_MAX_LISTED_KEYS = 1_000_000
+_MIN_ROWS_OF_LISTED_KEY = 40
 
 
 class Columns(NamedTuple):
@@ -61,6 +65,38 @@ class Columns(NamedTuple):
         return arrays[0] if self.is_single else pa.StructArray.from_arrays(arrays, fields=list(self.field.type))
 
 
+class Stager(Protocol):
+    """Stages the rows of a table by the tasks of an engine."""
+
+    @property
+    def local_bytes(self) -> int | None:
+        """The most bytes of changed rows that are read here; None for any."""
+
+    def stage(self, split: Callable[[], Sequence[TablePart]]) -> list[bytes] | None:
+        """Stage the parts of a table; None if they are to be read here."""
+
+    def stage_keys(self, keys: pa.RecordBatchReader | pa.Table, staged: list[bytes]) -> list[bytes]:
+        """Stage keys from here. After an error the rows that were staged before are removed."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows of some keys, and maybe of others, which do no harm."""
+
+    where: pc.Expression | None = None
+    name: str | None = None
+    """The column by which rows are chosen from those of the filter."""
+    values: pa.Array[Any] | None = None
+    """Its values; None for all rows of the filter."""
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the chosen rows of those of the filter."""
+        if self.name is None or self.values is None:
+            return batch
+        rows = pc.indices_nonzero(pc.is_in(batch.column(self.name), self.values))
+        return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
+
+
 @dataclass(frozen=True)
 class TablePart:
     """Some rows of a table, as `key` and `value`."""
@@ -68,13 +104,14 @@ class TablePart:
     task: ScanTask
     key: Columns
     value: Columns
+    selection: Selection
 
     def open(self) -> pa.RecordBatchReader:
         """Return the rows."""
         schema = pa.schema([self.key.field, self.value.field])
         pairs = (
             pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
-            for rows in self.task.to_reader()
+            for rows in map(self.selection.take, self.task.to_reader())
         )
         return pa.RecordBatchReader.from_batches(schema, pairs)
 
@@ -107,19 +144,13 @@ class AttachedTable:
             return ""
         return f", for which it reads {', '.join(self.key.names)} of all files: the table is not sorted by the key"
 
-    def read(
-        self,
-        source: str,
-        consumed: dict[str, Any] | None,
-        stage: Callable[[Callable[[], Sequence[TablePart]]], list[bytes] | None],
-    ) -> SourceInput | None:
+    def read(self, source: str, consumed: dict[str, Any] | None, stager: Stager) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
 
         Args:
             source: The name of the source.
             consumed: The version that was read last, as the manifest of the pipeline has it.
-            stage: Stages parts of the table, which it asks for, if everything is read; returns None if it is to be read
-                here.
+            stager: Stages parts of the table if everything is read, or if much has changed.
 
         Returns:
             The changes, or None if nothing is new.
@@ -140,15 +171,20 @@ class AttachedTable:
             keys = self._find_changed_keys(newest, before)
         if keys is not None and keys.num_rows == 0:
             return None
-        if keys is not None:
-            rows, deletes = self._read(newest, keys), self._to_stream(keys)
-            return SourceInput(source, rows, deletes, "listed", now, before)
+        selection = Selection() if keys is None else self._select(newest, keys)
 
         def split() -> list[TablePart]:
-            return [TablePart(task, self.key, self.value) for task in newest.scan_tasks(self._column_names())]
+            tasks = newest.scan_tasks(self._column_names(), where=selection.where)
+            return [TablePart(task, self.key, self.value, selection) for task in tasks]
 
-        staged = stage(split)
-        return SourceInput(source, staged or self._read(newest, None), None, "all", now, before)
+        if keys is None:
+            staged = stager.stage(split)
+            return SourceInput(source, staged or self._read(newest, selection), None, "all", now, before)
+        deletes, limit = self._to_stream(keys), stager.local_bytes
+        staged = None if limit is None or _estimate_bytes(newest, keys.num_rows) <= limit else stager.stage(split)
+        if staged:
+            return SourceInput(source, staged, stager.stage_keys(deletes, staged), "listed", now, before)
+        return SourceInput(source, self._read(newest, selection), deletes, "listed", now, before)
 
     def _column_names(self) -> list[str]:
         return list(dict.fromkeys([*self.key.names, *self.value.names]))
@@ -191,15 +227,14 @@ class AttachedTable:
         schema = pa.schema([newest.schema.field(name).remove_metadata() for name in self.key.names])
         return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema)
 
-    def _read(self, newest: Table, keys: pa.Table | None) -> pa.Table | pa.RecordBatchReader:
-        """Return the rows of some keys, and maybe of others, as a stream of `key` and `value`."""
-        where, key_values = (None, None) if keys is None else self._make_filter(keys)
+    def _read(self, newest: Table, selection: Selection) -> pa.Table | pa.RecordBatchReader:
+        """Return rows as a stream of `key` and `value`."""
         schema = pa.schema([self.key.field, self.value.field])
 
         def pairs() -> Iterator[pa.RecordBatch]:
             try:
-                for batch in newest.scan(self._column_names(), where=where).to_reader():
-                    rows = batch if key_values is None else _filter(batch, self.key.names[0], key_values)
+                for batch in newest.scan(self._column_names(), where=selection.where).to_reader():
+                    rows = selection.take(batch)
                     yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
             except RemoteStoreError as error:
                 # It reaches the caller as text only.
@@ -213,15 +248,17 @@ class AttachedTable:
         batches = (pa.RecordBatch.from_arrays([self.key.take(batch)], schema=schema) for batch in keys.to_batches())
         return arrow_stream(pa.RecordBatchReader.from_batches(schema, batches))
 
-    def _make_filter(self, keys: pa.Table) -> tuple[pc.Expression | None, pa.Array[Any] | None]:
-        """Return a filter by the first column of the key, and which values to keep, if it gives others, too."""
+    def _select(self, newest: Table, keys: pa.Table) -> Selection:
+        """Return the rows of some keys, by the first column of the key."""
         column: Any = pc.unique(keys.column(0)) if _is_discrete(keys.column(0).type) else None
         if column is None:
             # The engine compares the keys in the order that they are stored in.
-            return None, None
+            return Selection()
         name = pc.field(self.key.names[0])
         values = column.drop_null()
-        is_listed = len(values) <= _MAX_LISTED_KEYS
+        is_listed = len(values) <= _FEW_KEYS or (
+            len(values) <= _MAX_LISTED_KEYS and len(values) * _MIN_ROWS_OF_LISTED_KEY <= _count_rows(newest)
+        )
         if len(values) == 0:
             where: Any = name.is_null()
         elif is_listed:
@@ -229,7 +266,8 @@ class AttachedTable:
         else:
             limits: Any = pc.min_max(values)
             where = (name >= limits["min"]) & (name <= limits["max"])
-        return (where | name.is_null()) if column.null_count else where, None if is_listed else column
+        where = (where | name.is_null()) if column.null_count else where
+        return Selection(where) if is_listed else Selection(where, self.key.names[0], column)
 
 
 def attach(table: object, key: object, value: object) -> AttachedTable:
@@ -248,9 +286,17 @@ def attach(table: object, key: object, value: object) -> AttachedTable:
     return AttachedTable(table, Columns.of("key", key, table.schema), Columns.of("value", columns, table.schema))
 
 
-def _filter(batch: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
-    rows = pc.indices_nonzero(pc.is_in(batch.column(name), values))
-    return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
+def _count_rows(table: Table) -> int:
+    """Return the number of rows, deleted ones included. No request is sent."""
+    manifest = _parse(table)
+    return sum(entry["total_rows"] for entry in (*manifest["segments"], *manifest["data_files"]))
+
+
+def _estimate_bytes(table: Table, rows: int) -> int:
+    """Return about how many bytes so many rows have in the data files, as in those that the manifest lists."""
+    files: list[dict[str, int]] = _parse(table)["data_files"] or table.files().to_pylist()
+    total_bytes = sum(file["size_bytes"] - file.get("footer_size", 0) for file in files)
+    return rows * total_bytes // max(1, sum(file["total_rows"] for file in files))
 
 
 def _describe(field: pa.Field[Any]) -> str:

@@ -69,6 +69,21 @@ def to_input(name: str, changes: object, fields: pa.Schema) -> SourceInput:
     return SourceInput(name, upserts, deletes, "named")
 
 
+def is_spread(engine: Engine, changes: object) -> bool:
+    """Whether changes have rows or keys that are spread over the processes of an engine."""
+    parts = _split(changes)
+    return parts is not None and any(engine.takes(part) for part in parts[:2])
+
+
+def _split(changes: object) -> tuple[object, object, str] | None:
+    """Return the upserts, the deletes and which keys change; None if these are no changes."""
+    if isinstance(changes, Replace):
+        return changes.rows, None, "all"
+    if isinstance(changes, Changes):
+        return changes.upserts, changes.deletes, "named"
+    return None
+
+
 def stage_input(engine: Engine, rows: SourceRows, changes: object) -> SourceInput | None:
     """Return changes whose rows an engine staged; None if none of them are spread over its processes.
 
@@ -80,14 +95,10 @@ def stage_input(engine: Engine, rows: SourceRows, changes: object) -> SourceInpu
     Raises:
         InvalidInput, InvalidType: As `to_input`.
     """
-    if isinstance(changes, Replace):
-        upserts, deletes, scope = changes.rows, None, "all"
-    elif isinstance(changes, Changes):
-        upserts, deletes, scope = changes.upserts, changes.deletes, "named"
-    else:
+    parts = _split(changes)
+    if parts is None or not is_spread(engine, changes):
         return None
-    if not engine.takes(upserts) and not engine.takes(deletes):
-        return None
+    upserts, deletes, scope = parts
     name, fields = rows.source.name, rows.source.fields
 
     def stage(part: object, *, is_keys: bool) -> list[bytes] | None:

@@ -74,9 +74,14 @@ class StageTasks:
         shipped = (node if node.name == stage else node._replace(function=None, preserve=None) for node in nodes)
         return cls(store, path, tuple(shipped), job)
 
-    def run(self, number: int) -> bytes:
-        """Run a task, and return its result. After an error nothing that it wrote stays."""
-        return _pds.run_pipeline_task(native_handle(self.store), self.path, self.nodes, self.job, number)
+    def run(self, number: int, threads: int | None = None) -> bytes:
+        """Run a task, and return its result. After an error nothing that it wrote stays.
+
+        Args:
+            number: The number of the task.
+            threads: How many threads encode what it writes. Defaults to one per processor.
+        """
+        return _pds.run_pipeline_task(native_handle(self.store), self.path, self.nodes, self.job, number, threads)
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,12 @@ class SourceRows:
     is_canonical: bool = True
     """Whether the rows of a key are sorted by their values. Rows in parts have no other order."""
 
-    def stage(self, rows: pa.RecordBatchReader | pa.Table) -> bytes:
+    def stage(self, rows: pa.RecordBatchReader | pa.Table, threads: int | None = None) -> bytes:
         """Sort rows and write them to the store, where nothing names them.
+
+        Args:
+            rows: The rows.
+            threads: As for `StageTasks.run`.
 
         Returns:
             A message that stands for them in a `SourceInput`.
@@ -115,7 +124,7 @@ class SourceRows:
 
         watched = pa.RecordBatchReader.from_batches(reader.schema, watch())
         try:
-            return _pds.stage_source_rows(native_handle(self.store), self.path, self, watched)
+            return _pds.stage_source_rows(native_handle(self.store), self.path, self, watched, threads)
         except RemoteStoreError:
             if failures:
                 raise failures[0] from None

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pds.errors import InvalidInput
 from pds.inputs import keep_cause
-from pds.producers.changes import stage_input, to_input
+from pds.producers.changes import is_spread, stage_input, to_input
 from pds.producers.engine import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from pds.producers.attached import AttachedTable
     from pds.producers.changes import Changes, Replace
-    from pds.producers.engine import Engine, Part
+    from pds.producers.engine import BoundEngine, Engine, Part
     from pds.producers.graph import Node, SourceInput, UpdateArguments
     from pds.store import Store
+
+
+@dataclass(frozen=True)
+class TableStager:
+    """Stages the rows of a table that feeds a source."""
+
+    engine: Engine | None
+    bound: BoundEngine | None
+    """The engine, bound to the pipeline."""
+    rows: SourceRows
+
+    @property
+    def local_bytes(self) -> int | None:
+        """The most bytes of changed rows that are read here; None for any."""
+        return None if self.bound is None else self.bound.local_bytes
+
+    def stage(self, split: Callable[[], Sequence[Part]]) -> list[bytes] | None:
+        """Stage the parts of a table; None if they are to be read here."""
+        if self.engine is None:
+            return None
+        parts = split()
+        # For one part a task has no less to do than this process.
+        return self.engine.stage_parts(self.rows, parts) if parts[1:] else None
+
+    def stage_keys(self, keys: pa.RecordBatchReader | pa.Table, staged: list[bytes]) -> list[bytes]:
+        """Stage keys from here. After an error the rows that were staged before are removed."""
+        try:
+            return [replace(self.rows, is_keys=True).stage(keys)]
+        except BaseException:
+            self.rows.discard(staged)
+            raise
 
 
 @dataclass(frozen=True)
@@ -32,12 +65,31 @@ class Inputs:
     engine: Engine | None
     arguments: UpdateArguments
 
+    def are_spread(self, changes: Mapping[str, Changes | Replace]) -> bool:
+        """Whether `of_changes` has the engine stage some of the changes.
+
+        Raises:
+            InvalidInput: There is no such source, or it is fed by a table.
+        """
+        self._check_sources(changes)
+        engine = self.engine
+        return engine is not None and any(is_spread(engine, each) for each in changes.values())
+
     def of_changes(self, changes: Mapping[str, Changes | Replace]) -> list[SourceInput]:
         """Return the inputs for pushed changes. After an error nothing is staged.
 
         Raises:
             InvalidInput, InvalidType: There is no such source, or it is fed by a table; or as `to_input`.
         """
+        self._check_sources(changes)
+
+        def read(name: str) -> SourceInput:
+            staged = None if self.engine is None else stage_input(self.engine, self._rows_of(name), changes[name])
+            return staged or to_input(name, changes[name], self.nodes[name].fields)
+
+        return self._collect(read, changes)
+
+    def _check_sources(self, changes: Mapping[str, Changes | Replace]) -> None:
         for name in changes:
             node = self.nodes.get(name)
             if node is None or node.feeders is not None:
@@ -45,12 +97,6 @@ class Inputs:
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
             if name in self.tables:
                 raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
-
-        def read(name: str) -> SourceInput:
-            staged = None if self.engine is None else stage_input(self.engine, self._rows_of(name), changes[name])
-            return staged or to_input(name, changes[name], self.nodes[name].fields)
-
-        return self._collect(read, changes)
 
     def of_tables(self, stored: Mapping[str, Any]) -> list[SourceInput]:
         """Return the inputs for what is new in the attached tables; errors are those of `AttachedTable.read`.
@@ -60,14 +106,8 @@ class Inputs:
         """
 
         def read(name: str) -> SourceInput | None:
-            def stage(split: Callable[[], Sequence[Part]]) -> list[bytes] | None:
-                if self.engine is None:
-                    return None
-                parts = split()
-                # For one part a task has no less to do than this process.
-                return self.engine.stage_parts(self._rows_of(name), parts) if parts[1:] else None
-
-            return self.tables[name].read(name, stored.get(name, {}).get("consumed"), stage)
+            stager = TableStager(self.engine, self.arguments.engine, self._rows_of(name))
+            return self.tables[name].read(name, stored.get(name, {}).get("consumed"), stager)
 
         return self._collect(read, self.tables)
 

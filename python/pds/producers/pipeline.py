@@ -111,10 +111,22 @@ class Pipeline(Upkeep):
             DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
         """
-        arguments = self._make_arguments(base_version, idempotency_key)
-        inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
+        arguments, pushed = self._make_arguments(base_version, idempotency_key), _merge_names(changes, named)
+        inputs = self._make_inputs(arguments)
+        # The update finds a replay itself, but only after the jobs of an engine that stages rows.
+        if idempotency_key is not None and inputs.are_spread(pushed):
+            replay = self._find_replay(idempotency_key)
+            if replay is not None:
+                return replay
+        sources = inputs.of_changes(pushed)
         with reported("update", progress):
-            return self._update(inputs, arguments)
+            return self._update(sources, arguments)
+
+    def _find_replay(self, idempotency_key: str) -> UpdateResult | None:
+        store = self._location.store
+        requests = store.metrics()["requests"]
+        fields = _pds.find_pipeline_replay(self._location.handle, self.path, idempotency_key)
+        return None if fields is None else UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
     def refresh(self, *, progress: ProgressArgument = False) -> UpdateResult | None:
         """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.

@@ -34,7 +34,7 @@ from pds.producers.errors import ProduceError
 from pds.spark.functions import PickledStage, pickle_stage
 from pds.spark.schema import align_to_schema
 from pds.spark.settings import batch_limit_settings, batch_limits
-from pds.spark.tasks import freeze_worker_gc, task_context
+from pds.spark.tasks import SentTasks, freeze_worker_gc, send_tasks, task_context
 from pds.spark.write import check_frame, require_shippable
 from pds.table.checks import check_size
 
@@ -142,14 +142,12 @@ class SparkEngine:
 
     def stage_parts(self, target: SourceRows, parts: Sequence[Part]) -> list[bytes]:
         """Stage rows that tasks read."""
-        return _staged(target, self._run_numbers(StageParts(target, tuple(parts)), len(parts)))
+        rows, sent = send_tasks(self._spark, parts)
+        return _staged(target, _collect_all(rows.mapInArrow(StageParts(target, sent), _DDL), len(parts)))
 
     def _run_numbers(self, work: Work, count: int) -> list[bytes | Exception]:
         numbers = self._spark.range(0, count, 1, numPartitions=count)
-        results = _collect(numbers.mapInArrow(RunNumbers(work), _DDL))
-        if len(results) != count:
-            raise RuntimeError(f"{len(results)} of {count} tasks gave a result")
-        return results
+        return _collect_all(numbers.mapInArrow(RunNumbers(work), _DDL), count)
 
     def __repr__(self) -> str:
         return f"SparkEngine(local_bytes={self._local_bytes}, task_bytes={self._task_bytes})"
@@ -174,6 +172,13 @@ def _collect(plan: DataFrame) -> list[bytes | Exception]:
         failure, cause, traceback = pickle.loads(bytes(row.error))  # noqa: S301 of this job
         failure.__cause__ = _load_cause(cause, RemoteTraceback(traceback))
         results.append(failure)
+    return results
+
+
+def _collect_all(plan: DataFrame, count: int) -> list[bytes | Exception]:
+    results = _collect(plan)
+    if len(results) != count:
+        raise RuntimeError(f"{len(results)} of {count} tasks gave a result")
     return results
 
 
@@ -204,8 +209,8 @@ class RemoteTraceback(Exception):
 class Work(Protocol):
     """What the tasks of a job do."""
 
-    def run(self, number: int) -> bytes:
-        """Run a task, and return its result."""
+    def run(self, number: int, threads: int) -> bytes:
+        """Run a task by so many threads, and return its result."""
 
 
 @dataclass(frozen=True)
@@ -217,10 +222,12 @@ class RunNumbers:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the tasks, and yield a message for each; a function for ``mapInArrow``."""
         freeze_worker_gc()
+        # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.
+        threads = task_context().cpus()
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
             for number in numbers:
-                yield _report(number, functools.partial(self.work.run, number))
+                yield _report(number, functools.partial(self.work.run, number, threads))
 
 
 def _report(number: int, run: Callable[[], bytes]) -> pa.RecordBatch:
@@ -244,10 +251,10 @@ class RunTasks:
     pickled: PickledStage
     """A ``StageTasks``; it has the options of the store."""
 
-    def run(self, number: int) -> bytes:
+    def run(self, number: int, threads: int) -> bytes:
         """Run a task of the stage."""
         tasks: StageTasks = self.pickled.load()
-        return tasks.run(number)
+        return tasks.run(number, threads)
 
 
 @dataclass(frozen=True)
@@ -255,11 +262,18 @@ class StageParts:
     """Stages parts of a source."""
 
     target: SourceRows
-    parts: tuple[Part, ...]
+    parts: SentTasks[Part]
 
-    def run(self, number: int) -> bytes:
-        """Stage a part."""
-        return self.target.stage(self.parts[number].open())
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the parts in the batches; a function for ``mapInArrow``."""
+        freeze_worker_gc()
+        threads = task_context().cpus()
+        for batch in batches:
+            for number, part in self.parts.take(batch):
+                yield _report(number, functools.partial(self._stage, part, threads))
+
+    def _stage(self, part: Part, threads: int) -> bytes:
+        return self.target.stage(part.open(), threads)
 
 
 @dataclass(frozen=True)
@@ -273,4 +287,5 @@ class StageRows:
         """Stage the batches of one partition; a function for ``mapInArrow``."""
         freeze_worker_gc()
         reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
-        yield _report(task_context().partitionId(), lambda: self.target.stage(reader))
+        context = task_context()
+        yield _report(context.partitionId(), lambda: self.target.stage(reader, context.cpus()))

@@ -1,19 +1,19 @@
 """Reads a table as a DataFrame: every task opens its own data files.
 
 The driver splits the scan of one version into tasks (`pds.table.ScanTask`) and sends them with the job: some hundred
-bytes for each, and some ten for each file.
+bytes for each, and some ten for each file. Of more than 1 MiB a task of Spark gets its own only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pds import Table
 from pds.errors import InvalidType
 from pds.spark.options import TASK_SIZES
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
-from pds.spark.tasks import freeze_worker_gc
+from pds.spark.tasks import SentTasks, freeze_worker_gc, send_tasks
 from pds.spark.write import require_shippable
 
 if TYPE_CHECKING:
@@ -89,21 +89,20 @@ class _Task(Protocol):
 
 def read_tasks(spark: SparkSession, tasks: Sequence[_Task], schema: StructType) -> DataFrame:
     """Return the rows of tasks, in their order, as a DataFrame."""
-    read = ReadTasks(tasks, worker_schema(schema))
-    return spark.range(0, len(tasks), 1, numPartitions=max(1, len(tasks))).mapInArrow(read, schema)
+    rows, sent = send_tasks(spark, tasks)
+    return rows.mapInArrow(ReadTasks(sent, worker_schema(schema)), schema)
 
 
 @dataclass(frozen=True)
 class ReadTasks:
     """Reads tasks."""
 
-    tasks: Sequence[_Task]
+    tasks: SentTasks[_Task]
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
+        """Read the tasks in the batches; a function for ``mapInArrow``."""
         freeze_worker_gc()
         for batch in batches:
-            numbers: list[Any] = batch.column(0).to_pylist()
-            for number in numbers:
-                yield from align_to_schema(self.tasks[number].to_reader(), self.schema)
+            for _, task in self.tasks.take(batch):
+                yield from align_to_schema(task.to_reader(), self.schema)

@@ -9,25 +9,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import pickle
 import warnings
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 
 from pds.errors import RemoteStoreError
 from pds.spark.schema import align_to_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from pds import DatasetManifest, DatasetWrite, ParquetDatasetStore, StagedPart
     from pds._pds import PartIndex
     from pds.table.results import CommitResult
 
-__all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts"]
+__all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts", "SentTasks", "send_tasks"]
 
 _T = TypeVar("_T")
 
@@ -40,6 +43,12 @@ _MESSAGE_TYPES: Final[dict[str, pa.DataType]] = {
     "part": pa.binary(),
 }
 _MESSAGE: Final = pa.schema(_MESSAGE_TYPES)
+# A list of tasks that is larger is not sent with the function of a job: each task of Spark loads all of that.
+_MAX_LIST_BYTES: Final = 1 << 20
+# Unless its tasks have more in common, such as a long filter, that each of them would have to have.
+_MAX_TIMES_SHARED: Final = 4
+# Its functions have no types.
+_PICKLER: Final[Any] = cloudpickle
 
 
 @functools.cache
@@ -56,6 +65,55 @@ def task_context() -> TaskContext:
         msg = "this function must be called in a Spark task"
         raise RuntimeError(msg)
     return context
+
+
+@dataclass(frozen=True)
+class SentTasks(Generic[_T]):
+    """Tasks as a function of a job has them; see `send_tasks`."""
+
+    tasks: list[_T] | None = field(repr=False)
+    """None if each comes in the row of its number."""
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[tuple[int, _T]]:
+        """Return the tasks of a batch of rows, with their numbers."""
+        numbers: list[Any] = batch.column(0).to_pylist()
+        if self.tasks is not None:
+            yield from ((number, self.tasks[number]) for number in numbers)
+            return
+        pickled: list[Any] = batch.column(1).to_pylist()
+        for number, task in zip(numbers, pickled, strict=True):
+            yield number, pickle.loads(task)  # noqa: S301 from the driver
+
+
+def send_tasks(spark: SparkSession, tasks: Sequence[_T]) -> tuple[DataFrame, SentTasks[_T]]:
+    """Return a DataFrame with a row for each task, in a partition of its own, in their order; and what finds the tasks.
+
+    A short list is a part of the function, which costs no shuffle. Of a long one a task of Spark gets its own entry.
+
+    Args:
+        spark: A classic or a Connect session.
+        tasks: They can be pickled.
+    """
+    count = len(tasks)
+    size = len(_PICKLER.dumps(list(tasks)))
+    # Spark has it since version 4.1.
+    is_long = size > _MAX_LIST_BYTES and hasattr(spark.range(0), "repartitionById")
+    pickled = _pickle_each(tasks, size * _MAX_TIMES_SHARED) if is_long else None
+    if pickled is None:
+        return spark.range(0, count, 1, numPartitions=max(1, count)), SentTasks(list(tasks))
+    rows = pa.table({"number": pa.array(range(count), pa.int32()), "task": pa.array(pickled, pa.binary())})
+    return spark.createDataFrame(rows).repartitionById(count, "number"), SentTasks(None)
+
+
+def _pickle_each(tasks: Sequence[object], max_bytes: int) -> list[bytes] | None:
+    """Return the pickled tasks, or None if they are larger together."""
+    pickled: list[bytes] = []
+    for task in tasks:
+        pickled.append(_PICKLER.dumps(task))
+        max_bytes -= len(pickled[-1])
+        if max_bytes < 0:
+            return None
+    return pickled
 
 
 def warn_of_exports(result: CommitResult) -> None:

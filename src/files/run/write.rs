@@ -52,6 +52,8 @@ pub struct RunOptions {
     pub file_rows: u64,
     /// About the most bytes that the rows of a file have in memory.
     pub file_bytes: u64,
+    /// The number of threads that encode; None for one per processor.
+    pub threads: Option<usize>,
 }
 
 impl RunOptions {
@@ -62,6 +64,7 @@ impl RunOptions {
             page_rows: DEFAULT_PAGE_ROWS,
             file_rows: 1_000_000,
             file_bytes: 64 << 20,
+            threads: None,
         }
     }
 }
@@ -150,6 +153,7 @@ fn plan_files(
     };
     let mut plan = WritePlan::new(Arc::clone(schema), write_options, identity)?;
     plan.keep_empty = false;
+    plan.threads = options.threads.unwrap_or(plan.threads);
     plan.upload_buffer_bytes = staging.memory_bytes();
     Ok(plan)
 }
@@ -319,5 +323,31 @@ impl Indexer {
             .iter()
             .map(|column| batch.column(*column).slice(row, 1));
         encode_keys(&columns.collect::<Vec<ArrayRef>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::{DataType, Field, Schema};
+
+    use super::*;
+    use crate::parquet::default_threads;
+    use crate::testing::{faulty_memory, test_store};
+
+    #[test]
+    fn a_run_is_encoded_by_the_threads_of_its_options() {
+        let store = test_store(&faulty_memory(), true);
+        let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, false)]));
+        let write_options = WriteOptions::new("zstd", None, None, None, None).unwrap();
+        let staging = Staging::new(&store, None, write_options.memory_limit_bytes);
+        let options = RunOptions::new(write_options);
+        for (threads, expected) in [(None, default_threads()), (Some(1), 1), (Some(3), 3)] {
+            let options = RunOptions {
+                threads,
+                ..options.clone()
+            };
+            let plan = plan_files(&store, &schema, &options, 1000, &staging).unwrap();
+            assert_eq!(plan.threads, expected);
+        }
     }
 }

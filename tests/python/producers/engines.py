@@ -32,6 +32,7 @@ class RepeatingEngine:
     def __init__(self, local_bytes: int = 0, task_bytes: int = 1 << 10, *, repeats: bool = True) -> None:
         self.local_bytes, self.task_bytes = local_bytes, task_bytes
         self.jobs: list[tuple[str, int]] = []
+        self.staged_parts = 0
         self._repeats = [1, 1, 2] if repeats else [1]
         self._random = random.Random(1)
 
@@ -55,8 +56,10 @@ class RepeatingEngine:
         return isinstance(rows, Spread)
 
     def stage(self, target: SourceRows, rows: Spread) -> list[bytes]:
+        self.staged_parts += len(rows.parts)
         return [target.stage(part) for part in rows.parts]
 
     def stage_parts(self, target: SourceRows, parts: Sequence[Part]) -> list[bytes]:
+        self.staged_parts += len(parts)
         target, parts = pickle.loads(pickle.dumps((target, parts)))  # noqa: S301 as engines do
         return [target.stage(part.open()) for part in parts]

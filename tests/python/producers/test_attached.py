@@ -8,12 +8,14 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pds
+from pds.producers import attached
 from producers.pipelines import plain_rows
 
 if TYPE_CHECKING:
@@ -209,7 +211,12 @@ def test_a_key_that_a_restore_made_narrower(memory_store: pds.Store) -> None:
     assert pipeline["sums"].read()["target_key"].to_pylist() == [1, 2, 9]
 
 
-def test_many_keys_change_at_once(memory_store: pds.Store) -> None:
+@pytest.mark.parametrize("few", [10_000, 1_000, 1])
+def test_many_keys_change_at_once(memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Whether they are listed, because they are few or the rows many, or not."""
+    monkeypatch.setattr(attached, "_FEW_KEYS", few)
+    monkeypatch.setattr(attached, "_MIN_ROWS_OF_LISTED_KEY", few // 1_000)
+    monkeypatch.setattr(attached, "_MAX_LISTED_KEYS", few * 10)
     table = pds.Table.create(memory_store, "orders", SCHEMA, key="id")
     count = 5_000
     table.append(rows(*((n, f"c{n % (count // 2)}", float(n)) for n in range(count))))
@@ -218,6 +225,31 @@ def test_many_keys_change_at_once(memory_store: pds.Store) -> None:
     table.upsert(rows(*((n, f"c{n % (count // 2)}", -1.0) for n in range(0, count, 2)), (count, None, None)))
     pipeline.refresh()
     check(pipeline, table)
+
+
+def test_of_scattered_keys_only_pages_with_one_are_read(memory_store: pds.Store) -> None:
+    fields = [pa.field("id", pa.int64(), nullable=False), ("customer", pa.string()), ("amount", pa.string())]
+    count = 100_000
+    noise = np.random.default_rng(1).bytes(count * 60).hex()
+    names = [f"c{number:06}" for number in range(count)]
+    amounts = [noise[120 * number : 120 * (number + 1)] for number in range(count)]
+    table = pds.Table.create(memory_store, "orders", pa.schema(fields), key="id", sort_by="customer")
+    table.append(pa.table([range(count), names, amounts], pa.schema(fields)))
+    pipeline = pds.Pipeline(memory_store, "copy")
+    pipeline.source("orders", table, key="customer", value="amount")
+    pipeline.refresh()
+    # The first keys and the last ones: between the least and the greatest are all.
+    for each in (501, 3_001):
+        scattered = [*range(each), *range(count - each, count)]
+        changed = [scattered, [names[n] for n in scattered], [f"new {each}"] * len(scattered)]
+        table.upsert(pa.table(changed, pa.schema(fields)))
+        before = memory_store.metrics()["bytes_read"]
+        result = pipeline.refresh()
+        assert result is not None
+        assert result.stages["orders"].keys_out == len(scattered)
+        assert memory_store.metrics()["bytes_read"] - before < count * 60 / 3
+    read = dict(plain_rows(pipeline["orders"].read()))
+    assert read == {**dict(zip(names, amounts, strict=True)), **{names[n]: "new 3001" for n in scattered}}
 
 
 def test_two_processes_refresh_at_once(table: pds.Table) -> None:

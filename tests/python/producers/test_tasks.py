@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 import pds
+from pds.producers import attached
+from pds.producers.engine import SourceRows
 from producers.engines import RepeatingEngine, Spread
 from producers.model import Changes, Model, Source, Stage
 from producers.pipelines import compare, declare, plain_rows, rows_of
@@ -151,6 +153,25 @@ def test_pairs_beside_rows_in_parts_stay_in_their_order(memory_store: pds.Store)
     deleted = Spread([pa.table({"key": [2]})])
     pipeline.update(phrases=pds.Changes([(1, "c"), (3, "z"), (1, "a"), (1, "b")], deleted))  # type: ignore[arg-type]
     assert plain_rows(pipeline["phrases"].read()) == [(1, "c"), (1, "a"), (1, "b"), (3, "z")]
+
+
+def test_a_second_update_with_a_key_stages_no_parts(memory_store: pds.Store) -> None:
+    engine = RepeatingEngine()
+    pipeline = words(memory_store, engine)
+    parts = Spread([phrases(range(5)), phrases(range(5, 9))])
+    first = pipeline.update(phrases=pds.Changes(parts), idempotency_key="monday")  # type: ignore[arg-type]
+    assert engine.staged_parts == 2
+    pipeline.update(phrases=pds.Changes([(1, "later")]))
+    for changes in (pds.Changes(parts), pds.Changes(deletes=parts), pds.Replace(parts)):  # type: ignore[arg-type]
+        again = pipeline.update(phrases=changes, idempotency_key="monday")
+        assert (again.version, again.commit_id, again.replayed) == (first.version, first.commit_id, True)
+        assert (again.stages, again.requests > 0) == ({}, True)
+    with pytest.raises(pds.InvalidInput, match="no source 'others'"):
+        pipeline.update(others=pds.Changes(parts), idempotency_key="monday")  # type: ignore[arg-type]
+    assert engine.staged_parts == 2
+    assert pipeline.version == 2
+    pipeline.update(phrases=pds.Changes(parts), idempotency_key="tuesday")  # type: ignore[arg-type]
+    assert (pipeline.version, engine.staged_parts) == (3, 4)
 
 
 def test_bad_rows_in_parts_are_refused(memory_store: pds.Store) -> None:
@@ -378,6 +399,76 @@ def test_a_hook_sees_all_rows_in_one_task(memory_store: pds.Store) -> None:
     assert max(tasks for _, tasks in engine.jobs[0::2]) > 1
 
 
+def fed_by(table: pds.Table, path: str, engine: RepeatingEngine | None) -> pds.Pipeline:
+    pipeline = pds.Pipeline(table.store, path, engine=engine)
+    rows = pipeline.source("rows", table, key="id", value=["name", "n"])
+    pipeline.aggregate(rows, aggregates={"sum": ("n", "sum"), "least": ("name", "min")}, name="sums")
+    return pipeline
+
+
+def split_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are read by several tasks, too."""
+    scan_tasks = functools.partialmethod(pds.Table.scan_tasks, min_bytes=1, max_bytes=1)
+    monkeypatch.setattr(pds.Table, "scan_tasks", scan_tasks)
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+def test_large_changes_of_a_table_are_read_by_tasks(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(attached, "_FEW_KEYS", few)
+    split_to_files(monkeypatch)
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", INT), ("name", TEXT), ("n", INT)]))
+
+    def numbered(ids: range) -> pa.Table:
+        return pa.table({"id": pa.array(ids, INT), "name": [f"n{number % 7}" for number in ids], "n": ids})
+
+    for first in range(0, 400, 100):
+        table.append(numbered(range(first, first + 100)))
+    engine = RepeatingEngine(task_bytes=1000, local_bytes=300, repeats=False)
+    pipelines = fed_by(table, "tasks", engine), fed_by(table, "here", None)
+    steps: list[tuple[Callable[[], object], bool]] = [
+        (lambda: None, True),
+        (lambda: table.delete("id = 7"), False),
+        (lambda: table.append(numbered(range(0, 500, 2))), True),
+        (lambda: table.delete("id % 3 = 1"), True),
+        (lambda: table.append(pa.table({"id": pa.array([None], INT), "name": ["x"], "n": [1]})), False),
+    ]
+    for change, is_large in steps:
+        change()
+        before = engine.staged_parts
+        for pipeline in pipelines:
+            pipeline.refresh()
+        assert (engine.staged_parts > before + 1) == is_large
+        for name in ("rows", "sums"):
+            assert pipelines[0][name].read().equals(pipelines[1][name].read())
+    assert unnamed(memory_store, "tasks") == set()
+
+
+def test_an_error_after_changes_of_a_table_were_staged_leaves_nothing(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split_to_files(monkeypatch)
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", INT), ("name", TEXT), ("n", INT)]))
+    table.append(pa.table({"id": range(50), "name": ["x"] * 50, "n": range(50)}))
+    engine = RepeatingEngine(repeats=False)
+    pipeline = fed_by(table, "p", engine)
+    pipeline.refresh()
+    table.append(pa.table({"id": range(30), "name": ["y"] * 30, "n": range(30)}))
+    stage = SourceRows.stage
+
+    def fail(target: SourceRows, *arguments: Any) -> bytes:
+        if target.is_keys:
+            raise pds.PermissionDenied("not now")
+        return stage(target, *arguments)
+
+    monkeypatch.setattr(SourceRows, "stage", fail)
+    with pytest.raises(pds.PermissionDenied, match="not now"):
+        pipeline.refresh()
+    assert engine.staged_parts > 1
+    assert (pipeline.version, unnamed(memory_store, "p")) == (1, set())
+
+
 def test_a_table_is_read_whole_by_tasks(memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", INT), ("name", TEXT), ("n", INT)]))
     generator = random.Random(2)
@@ -385,19 +476,8 @@ def test_a_table_is_read_whole_by_tasks(memory_store: pds.Store, monkeypatch: py
         rows = [(generator.randrange(40), f"n{generator.randrange(5)}", generator.randrange(3)) for _ in range(50)]
         table.append(pa.table(dict(zip(("id", "name", "n"), zip(*rows, strict=True), strict=True))))
 
-    def attached(store: pds.Store, path: str, engine: RepeatingEngine | None) -> pds.Pipeline:
-        pipeline = pds.Pipeline(store, path, engine=engine)
-        rows = pipeline.source("rows", table, key="id", value=["name", "n"])
-        pipeline.aggregate(rows, aggregates={"sum": ("n", "sum"), "least": ("name", "min")}, name="sums")
-        return pipeline
-
-    class Parts(RepeatingEngine):
-        def stage_parts(self, target: Any, parts: Any) -> list[bytes]:
-            self.jobs.append(("parts", len(parts)))
-            return super().stage_parts(target, parts)
-
-    engine = Parts(task_bytes=100, repeats=False)
-    by_tasks, here = attached(memory_store, "tasks", engine), attached(memory_store, "here", None)
+    engine = RepeatingEngine(task_bytes=100, repeats=False)
+    by_tasks, here = fed_by(table, "tasks", engine), fed_by(table, "here", None)
     for change in (lambda: None, lambda: table.delete("id = 7"), lambda: table.append(table.scan().to_pyarrow())):
         change()
         by_tasks.refresh()
@@ -405,13 +485,11 @@ def test_a_table_is_read_whole_by_tasks(memory_store: pds.Store, monkeypatch: py
         for name in ("rows", "sums"):
             assert by_tasks[name].read().equals(here[name].read())
     # A small table is one part, which is no less work by a task.
-    assert all(stage != "parts" for stage, _ in engine.jobs)
-    monkeypatch.setattr(
-        pds.Table, "scan_tasks", functools.partialmethod(pds.Table.scan_tasks, min_bytes=1, max_bytes=1)
-    )
-    parts = attached(memory_store, "parts", engine)
+    assert engine.staged_parts == 0
+    split_to_files(monkeypatch)
+    parts = fed_by(table, "parts", engine)
     parts.refresh()
-    assert next(job for job in engine.jobs if job[0] == "parts")[1] > 1
+    assert engine.staged_parts > 1
     for name in ("rows", "sums"):
         assert parts[name].read().equals(here[name].read())
     assert unnamed(memory_store, "parts") == set()

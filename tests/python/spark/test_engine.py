@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import threading
@@ -14,6 +15,7 @@ from pyspark import TaskContext, cloudpickle
 import pds
 import pds.spark
 from pds.spark import engine as module
+from pds.spark import tasks
 from producers.model import Changes, Model, Source, Stage
 from producers.pipelines import compare, declare
 
@@ -93,6 +95,29 @@ def test_data_frames_are_updates(spark: SparkSession, target: Target) -> None:
     assert_same(small, here)
 
 
+@dataclasses.dataclass(frozen=True)
+class Threads:
+    """Stands for what tasks do. Their result is the number of threads."""
+
+    def run(self, number: int, threads: int) -> bytes:
+        return f"{number} {threads}".encode()
+
+    def stage(self, rows: Any, threads: int | None = None) -> bytes:
+        return f"{sum(len(batch) for batch in getattr(rows, 'to_batches', lambda: rows)())} {threads}".encode()
+
+    def open(self) -> pa.RecordBatchReader:
+        return pa.table({"key": [1, 2]}).to_reader()
+
+
+def test_a_task_uses_the_processors_that_spark_assigned_to_it(spark: SparkSession) -> None:
+    engine, threads = pds.spark.SparkEngine(spark), Threads()
+    pickled = module.PickledStage(cloudpickle.dumps(threads), {})
+    assert engine._run_numbers(module.RunTasks(pickled), 2) == [b"0 1", b"1 1"]
+    target: Any = threads
+    assert engine.stage_parts(target, [threads]) == [b"2 1"]
+    assert engine.stage(target, spark.range(0, 6, 1, 2)) == [b"3 1", b"3 1"]
+
+
 def test_tasks_that_are_lost_after_writing_change_nothing(
     spark: SparkSession, s3_target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,8 +126,8 @@ def test_tasks_that_are_lost_after_writing_change_nothing(
     engine = pds.spark.SparkEngine(spark, local_bytes=1, task_bytes=3_000)
     by_spark, here = words(s3_target.store, "spark", engine), words(s3_target.store, "here", None)
     changes = pds.Changes(phrases(spark, 1000))
-    tasks = [stage.tasks for stage in by_spark.update(phrases=changes).stages.values()]
-    assert max(tasks) > 5
+    counts = [stage.tasks for stage in by_spark.update(phrases=changes).stages.values()]
+    assert max(counts) > 5
     update_here(here, changes)
     assert_same(by_spark, here)
 
@@ -209,9 +234,11 @@ def test_what_cannot_be_sent_is_refused(spark: SparkSession, local_target: Targe
         pipeline.update(phrases=pds.Changes([(1, "a")]))
 
 
+@pytest.mark.parametrize("most_bytes", [1 << 20, 1], ids=["listed", "sent"])
 def test_keys_of_a_table_that_is_read_by_tasks(
-    spark: SparkSession, local_target: Target, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, local_target: Target, monkeypatch: pytest.MonkeyPatch, most_bytes: int
 ) -> None:
+    monkeypatch.setattr(tasks, "_MAX_LIST_BYTES", most_bytes)
     store = local_target.store
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("who", TEXT), ("n", pa.decimal128(9, 2))])
     table = pds.Table.create(store, "t", schema)
@@ -236,9 +263,22 @@ def test_keys_of_a_table_that_is_read_by_tasks(
         pipeline.refresh()
         pipelines.append(pipeline)
     by_spark, here = pipelines
-    assert by_spark["rows"].read().equals(here["rows"].read())
-    assert by_spark["sums"].read().equals(here["sums"].read())
-    assert by_spark["sums"].read().num_rows > 300
+    staged: list[int] = []
+    stage_parts = pds.spark.SparkEngine.stage_parts
+
+    def count_parts(self: pds.spark.SparkEngine, target: Any, parts: Any) -> list[bytes]:
+        staged.append(len(parts))
+        return stage_parts(self, target, parts)
+
+    monkeypatch.setattr(pds.spark.SparkEngine, "stage_parts", count_parts)
+    for change in (lambda: None, lambda: table.delete("n < 400 AND n > 250")):
+        change()
+        for pipeline in pipelines:
+            pipeline.refresh()
+        assert by_spark["rows"].read().equals(here["rows"].read())
+        assert by_spark["sums"].read().equals(here["sums"].read())
+        assert by_spark["sums"].read().num_rows > 300
+    assert len(staged) == 1
 
 
 def test_two_feeders_of_structs(spark: SparkSession, local_target: Target) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PySparkException
@@ -198,6 +199,42 @@ def test_rows_of_another_writer_come_before(rows: DataFrame, target: Target, mon
     # Of 250 rows nothing comes to the driver but where they are, and their hashes.
     assert len(sizes) == 8
     assert max(sizes) < 400
+
+
+class SlowJobs:
+    """Runs jobs here: each takes 1,000 s of its clock, and during the first `rivals` another writer appends a row."""
+
+    def __init__(self, dataset: odf.Dataset, rivals: int) -> None:
+        self.dataset, self.rivals, self.seconds = dataset, rivals, 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def run_tasks(self, spark: SparkSession, tasks: Any) -> list[list[bytes]]:  # noqa: ARG002 as that of Spark
+        messages: list[list[bytes]] = [task.run(1) for task in tasks]
+        self.seconds += 1000
+        if self.rivals:
+            self.rivals -= 1
+            self.dataset.ingest(pa.table({"id": pa.array([-1], pa.int64())}))
+        return messages
+
+
+@pytest.mark.parametrize("rivals", [3, 9])
+def test_the_time_of_jobs_is_no_time_of_waiting(
+    rows: DataFrame, local_target: Target, monkeypatch: pytest.MonkeyPatch, rivals: int
+) -> None:
+    dataset = _create(local_target.store, "chain")
+    jobs = SlowJobs(dataset, rivals)
+    monkeypatch.setattr(INGEST, "run_tasks", jobs.run_tasks)
+    monkeypatch.setattr(INGEST, "time", jobs)
+    if rivals == 3:
+        result = pds.spark.ingest(rows.select("id"), dataset)
+        assert (result.attempts, result.first_offset, result.last_offset) == (4, 3, 1002)
+    else:
+        with pytest.raises(pds.CommitConflict, match="gave up after 9 jobs"):
+            pds.spark.ingest(rows.select("id"), dataset)
+        assert dataset.verify().rows == 9
+    assert _data(local_target) == _slices(dataset)
 
 
 @pytest.mark.parametrize("size", [0, 1.5, True])

@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 import pds
 import pds.spark
-from pds.spark import change_feed
+from pds.spark import change_feed, tasks
 from pds.spark import table as spark_table
+from pds.spark.write import check_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +95,27 @@ def test_the_rows_of_a_scan(spark: SparkSession, table: pds.Table) -> None:
     assert collect(old) == listed(table.as_of(10).scan().to_pyarrow())
 
 
+def test_of_a_long_list_a_task_loads_its_own_entry(
+    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = listed(table.scan().to_pyarrow())
+    parts = table.scan_tasks(**spark_table.TASK_SIZES)
+    monkeypatch.setattr(tasks, "_MAX_LIST_BYTES", sum(part.size_bytes for part in parts) // 2)
+    df = pds.spark.read_table(spark, table)
+    assert partitions(df) == len(parts) >= 6
+    assert collect(df) == expected
+    assert df.count() == 1200
+    sent_rows, sent = tasks.send_tasks(spark, parts)
+    assert sent.tasks is None
+    numbered = sent_rows.select("number", f.spark_partition_id()).collect()
+    assert [tuple(row) for row in numbered] == [(number, number) for number in range(len(parts))]
+    # A filter that all have would be sent with each.
+    where = f"id IN ({', '.join(str(number) for number in range(20_000))})"
+    filtered = table.scan_tasks(where=where, **spark_table.TASK_SIZES)
+    assert tasks.send_tasks(spark, filtered)[1].tasks is not None
+    assert collect(pds.spark.read_table(spark, table, where=where)) == expected
+
+
 @pytest.mark.parametrize(
     "where",
     ["id < 45 OR name LIKE 'name 333 %'", pc.field("id") >= 780, "at < TIMESTAMP '2026-11-02 00:00:00Z'", "id < 0"],
@@ -131,6 +154,34 @@ def test_later_commits_change_nothing(spark: SparkSession, table: pds.Table) -> 
     table.vacuum(dt.timedelta(0))
     with pytest.raises(PySparkException, match="VersionExpired"):
         df.collect()
+
+
+def test_types_of_spark_follow_their_columns(spark: SparkSession, target: Target) -> None:
+    """Not the names: a column that is added is none that had its name."""
+    df = spark.sql(
+        "SELECT IF(rand() >= 0, 1L, NULL) AS id, 'A' COLLATE UTF8_LCASE AS name, "
+        "IF(rand() >= 0, parse_json('[7]'), NULL) AS v"
+    )
+    table = pds.Table.create(target.store, "spark_types", check_frame(df))
+    pds.spark.append(df, table)
+    table.refresh().alter.rename_column("v", "w")
+    read = pds.spark.read_table(spark, table)
+    assert [row[0] for row in read.selectExpr("CAST(w:[0] AS int)").collect()] == [7]
+    assert read.where("name = 'a'").count() == 1
+    table.alter.drop_column("name")
+    table.alter.add_column("name", pa.string())
+    table.alter.rename_column("id", "number")
+    table.append(pa.table({"number": [2], "name": ["x"]}))
+    read = pds.spark.read_table(spark, table)
+    assert read.columns == ["number", "w", "name"]
+    assert read.where("name = 'X'").count() == table.scan(where="name = 'X'").count() == 0
+    assert read.where("name = 'x' AND w IS NULL").count() == 1
+    pds.spark.append(read.where("number = 1"), table)
+    assert [row[0] for row in pds.spark.read_table(spark, table).selectExpr("CAST(w:[0] AS int)").collect()] == [
+        7,
+        None,
+        7,
+    ]
 
 
 def test_an_empty_table(spark: SparkSession, target: Target) -> None:
