@@ -172,7 +172,7 @@ def test_parameters_are_values() -> None:
         (pds.InvalidInput, "COPY (FROM 'lake/people') TO 'x.csv'", "one SELECT"),
         (pds.InvalidInput, "FROM 'lake/people' AT (VERSION => 1)", "as_of"),
         (pds.InvalidInput, "FROM 'lake/people', 'lake/People'", "case"),
-        (pds.InvalidInput, f"SELECT {'(' * 450}id{' + 1)' * 450} FROM 'lake/people'", "too deeply"),
+        (pds.InvalidInput, "SELECT " + "(" * 450 + "id" + " + 1)" * 450 + " FROM 'lake/people'", "too deeply"),
         (pds.InvalidType, 7, "query must be a string"),
     ],
 )
