@@ -354,12 +354,14 @@ class _Merge:
         by_task = iter(run_tasks(self.spark, [task for of_part in tasks for task in of_part]))
         by_part = [[next(by_task) for _ in of_part] for of_part in tasks]
         messages = [message for of_part in by_part for message in flatten(of_part)]
+        if not any(clause.rows == "not_matched" for clause in self.clauses or ()):
+            return messages
         inserts = [
             of_part[0].to_insert(flatten(messages_of_part))
             for of_part, messages_of_part in zip(tasks, by_part, strict=True)
             if isinstance(of_part[0], MergeTask) and not of_part[0].has_all_files
         ]
-        if not any(clause.rows == "not_matched" for clause in self.clauses or ()):
+        if not inserts:
             return messages
         try:
             return messages + flatten(run_tasks(self.spark, inserts))
