@@ -3,29 +3,14 @@
 //! results, too, and does not see what the function calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use super::format::{NodeEntry, PipelineManifest};
+use super::functions::ChangedFunctionHook;
 use super::graph::{Graph, Node, StageNode};
 use super::rebuild::Rebuild;
 use crate::error::Result;
 use crate::files::run_blocking;
-
-/// A digest of the code of a function.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FunctionDigest {
-    /// What compiled the function, such as `python3.12`: only digests of the same are compared.
-    pub runtime: String,
-    /// The digest.
-    pub digest: String,
-}
-
-/// Is called for the stages whose function is another than the one that their rows are of.
-pub trait ChangedFunctionHook: fmt::Debug + Send + Sync {
-    /// The function of a stage changed, and its version did not. An error ends the update.
-    fn report(&self, stage: &str) -> Result<()>;
-}
 
 impl StageNode {
     fn has_other_function(&self, stored: &NodeEntry) -> bool {

@@ -35,3 +35,18 @@ pub trait PreservePass: Iterator<Item = Result<RecordBatch>> + Send {
     /// The state after the last row.
     fn state(&mut self) -> Result<Value>;
 }
+
+/// A digest of the code of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionDigest {
+    /// What compiled the function, such as `python3.12`: only digests of the same are compared.
+    pub runtime: String,
+    /// The digest.
+    pub digest: String,
+}
+
+/// Is called for the stages whose function is another than the one that their rows are of.
+pub trait ChangedFunctionHook: Debug + Send + Sync {
+    /// The function of a stage changed, and its version did not. An error ends the update.
+    fn report(&self, stage: &str) -> Result<()>;
+}

@@ -7,8 +7,7 @@ use arrow_schema::{Field, FieldRef};
 use serde_json::Value;
 
 use super::format::{NodeEntry, ValueOrder};
-use super::function_digest::FunctionDigest;
-use super::functions::Preserve;
+use super::functions::{FunctionDigest, Preserve};
 use super::keys::check_key_type;
 use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction};
 use super::tables::KeyAndValue;

@@ -69,8 +69,9 @@ pub use self::changes::changes;
 pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::engine::Engine;
 pub use self::format::{ConsumedInput, NodeEntry, PipelineManifest, StoredRun, ValueOrder};
-pub use self::function_digest::{ChangedFunctionHook, FunctionDigest};
-pub use self::functions::{EmittedRows, Preserve, PreservePass, Produce, Rows};
+pub use self::functions::{
+    ChangedFunctionHook, EmittedRows, FunctionDigest, Preserve, PreservePass, Produce, Rows,
+};
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep, PushedRows};
 pub use self::job::run_task;

@@ -15,12 +15,11 @@ use super::layers::{merge_streams, to_error};
 use super::lookup::{Keys, StoredTable};
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::tables::TableShape;
-use super::update::{UpdateReport, report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::table::{pack_message, unpack_message};
-use crate::versions::{find_replay, remove};
+use crate::versions::remove;
 
 /// Rows that were staged.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,19 +89,6 @@ pub async fn stage_rows(
         remove(pipeline, &writer.take_written()).await;
     }
     message
-}
-
-impl UpdateReport {
-    /// The report of an earlier update with an idempotency key; None if there is none. [`super::update()`] finds it,
-    /// too, but only when the rows are staged.
-    pub async fn find_replay(pipeline: &Pipeline, idempotency_key: &str) -> Result<Option<Self>> {
-        match find_replay(pipeline, Some(idempotency_key)).await {
-            Ok((_, replay)) => Ok(replay.map(|earlier| report(&earlier, Vec::new()))),
-            // The pipeline has no version yet.
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
 }
 
 /// Removes staged rows, which no version names.

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::format::PipelineManifest;
-use super::function_digest::{ChangedFunctionHook, report_changed_functions};
+use super::function_digest::report_changed_functions;
+use super::functions::ChangedFunctionHook;
 use super::graph::{Graph, Node};
 use super::input::{Changes, ConsumedStep};
 use super::plan::Plan;
@@ -91,6 +92,19 @@ pub async fn update(
     leased.lease.release().await;
     operation.remove_staged().await;
     updated
+}
+
+impl UpdateReport {
+    /// The report of an earlier update with an idempotency key; None if there is none. [`update()`] finds it, too, but
+    /// only when the rows are staged.
+    pub async fn find_replay(pipeline: &Pipeline, idempotency_key: &str) -> Result<Option<Self>> {
+        match find_replay(pipeline, Some(idempotency_key)).await {
+            Ok((_, replay)) => Ok(replay.map(|earlier| report(&earlier, Vec::new()))),
+            // The pipeline has no version yet.
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 pub(super) fn report(committed: &Committed, nodes: Vec<NodeReport>) -> UpdateReport {
