@@ -92,7 +92,7 @@ fn check_system_columns(state: &ChainState, event: &Event) -> Result<()> {
     let Some(Ok(schema)) = schema_event.map(schema::arrow_from_event) else {
         return Ok(());
     };
-    let checked = vocabulary.check_types(&schema);
+    let checked = vocabulary.check_types(&schema, state.last_offset().is_some());
     checked.map_err(|e| invalid_event(e.message().to_owned()).with_source(e))
 }
 

@@ -321,7 +321,7 @@ impl IngestPlan {
                 return Err(Error::invalid(message));
             }
         }
-        vocabulary.check_types(&slice_schema)?;
+        vocabulary.check_types(&slice_schema, state.last_offset().is_some())?;
         Ok(Self {
             vocabulary,
             slice_schema: Arc::new(slice_schema),

@@ -45,6 +45,8 @@ pub struct ChainState {
     pub tip: Option<Tip>,
     /// The names of the system columns.
     pub vocabulary: Vocabulary,
+    /// The names that they have in the newest slice; None without one.
+    vocabulary_of_rows: Option<Vocabulary>,
     /// The last `SetDataSchema`.
     pub schema_event: Option<Value>,
     /// The last event that may carry data.
@@ -96,6 +98,9 @@ impl ChainState {
         if let Some(state) = &data.new_source_state {
             self.source_states
                 .insert(state.source_name.clone(), state.clone());
+        }
+        if data.new_data.is_some() {
+            self.vocabulary_of_rows = Some(self.vocabulary.clone());
         }
         self.last_data_event = Some(data.clone());
     }
@@ -190,14 +195,18 @@ impl ChainState {
         Ok(())
     }
 
-    /// Checks that the names of system columns stay: older rows have their operations and offsets under these names.
+    /// Checks that the system columns have the names that they have in rows: older rows have their operations and
+    /// offsets under these. Older releases took other names; the way back is open.
     fn check_vocabulary(&self, vocabulary: &Vocabulary) -> Result<()> {
-        if self.last_offset().is_none() || *vocabulary == self.vocabulary {
+        let Some(of_rows) = &self.vocabulary_of_rows else {
+            return Ok(());
+        };
+        if [of_rows, &self.vocabulary].contains(&vocabulary) {
             return Ok(());
         }
         let message = format!(
             "the system columns cannot get other names after the first rows; they are {:?}",
-            self.vocabulary.names()
+            of_rows.names()
         );
         Err(invalid_event(message))
     }

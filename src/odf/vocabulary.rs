@@ -50,10 +50,12 @@ impl Vocabulary {
     }
 
     /// Refuses system columns whose types cannot hold every offset, operation or time. Columns that are missing are
-    /// not checked.
-    pub(super) fn check_types(&self, schema: &Schema) -> Result<()> {
+    /// not checked. Those that `has_rows` may have narrow offsets, which older releases took: as long as these last.
+    pub(super) fn check_types(&self, schema: &Schema, has_rows: bool) -> Result<()> {
         let [offset, operation, system_time, event_time] = self.names();
-        let is_offset = |t: &DataType| matches!(t, DataType::Int64 | DataType::UInt64);
+        let is_offset = |t: &DataType| {
+            matches!(t, DataType::Int64 | DataType::UInt64) || (has_rows && t.is_integer())
+        };
         let rules: [TypeRule<'_>; 4] = [
             (offset, "Int64 or UInt64", &is_offset),
             (operation, "a whole number", &DataType::is_integer),
@@ -65,9 +67,13 @@ impl Vocabulary {
                 continue;
             };
             if !can_hold(field.data_type()) {
+                let remedy = if has_rows {
+                    ""
+                } else {
+                    "; give the column another type, or the system column another name with SetVocab"
+                };
                 let message = format!(
-                    "the system column {name:?} must be {expected}, not {}; give the column another type, or the \
-                     system column another name with SetVocab",
+                    "the system column {name:?} must be {expected}, not {}{remedy}",
                     field.data_type()
                 );
                 return Err(Error::invalid(message));

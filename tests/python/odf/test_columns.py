@@ -287,6 +287,26 @@ def test_names_of_system_columns_stay_after_the_first_rows(dataset: odf.Dataset)
     assert dataset.verify().rows == 2
 
 
+def test_names_that_an_older_release_changed_can_be_set_back(dataset: odf.Dataset) -> None:
+    dataset.append(odf.SetVocab(offset_column="n"))
+    dataset.ingest(pa.table({"a": [1]}))
+    changed = _append_unchecked(dataset, odf.SetVocab())
+    with pytest.raises(pds.InvalidInput, match='no column "offset"'):
+        changed.ingest(pa.table({"a": [2]}))
+    changed.append(odf.SetVocab(offset_column="n"))
+    changed.ingest(pa.table({"a": [2]}))
+    assert changed.verify().rows == 2
+
+
+def test_narrow_offsets_of_an_older_release_go_on(dataset: odf.Dataset) -> None:
+    dataset.ingest(pa.table({"a": [1]}))
+    schema = dataset.schema()
+    narrow = schema.set(0, schema.field(0).with_type(pa.int32()))
+    older = _append_unchecked(dataset, odf.SetDataSchema.of_arrow(narrow))
+    older.ingest(pa.table({"a": [2]}))
+    assert older.scan(["offset", "a"]).to_pyarrow().to_pydict() == {"offset": [0, 1], "a": [1, 2]}
+
+
 def test_a_ledger_over_renamed_operations_is_refused(memory_store: pds.Store) -> None:
     dataset = odf.Dataset.create(memory_store, "d")
     moment = pa.array([1, 1], MILLISECONDS)
