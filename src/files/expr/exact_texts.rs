@@ -8,18 +8,19 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, Decimal256Array};
+use arrow_array::{Array, ArrayRef, BooleanArray, Decimal256Array};
 use arrow_buffer::i256;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DECIMAL256_MAX_PRECISION, DataType, TimeUnit};
+use arrow_select::zip::zip;
 use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::Expr;
 use datafusion_expr::{
     ColumnarValue, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility, cast,
+    Volatility, cast, lit,
 };
 
-use super::time_literals::{UTC, has_finer_digits, string_literal};
+use super::time_literals::{UTC, has_finer_digits, parse_time_of_day, string_literal};
 
 /// The name of the function that reads texts.
 pub(super) const EXACT_TEXT: &str = "exact_text";
@@ -29,13 +30,24 @@ const WHOLE_DIGITS: u8 = 38;
 const MAX_TEXT_CHARS: usize = 100;
 
 /// Reads the texts among values that are compared with each other, if one of these is a decimal, a date or a timestamp.
-pub(super) fn read_texts(operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let types: Vec<Option<DataType>> = operands
-        .iter()
-        .map(|operand| operand.get_type(schema).ok())
-        .collect();
+/// Beside a date a literal with a time of day becomes a timestamp, so that the date is none with nanoseconds.
+pub(super) fn read_texts(mut operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let types_of = |operands: &[Expr]| -> Vec<Option<DataType>> {
+        let types = operands.iter().map(|operand| operand.get_type(schema).ok());
+        types.collect()
+    };
+    let mut types = types_of(&operands);
     if !types.iter().flatten().any(is_text) {
         return operands;
+    }
+    let is_date = |data_type: &DataType| matches!(data_type, DataType::Date32 | DataType::Date64);
+    if types.iter().flatten().any(is_date) {
+        for operand in &mut operands {
+            if let Some(time) = string_literal(operand).and_then(parse_time_of_day) {
+                *operand = lit(time);
+            }
+        }
+        types = types_of(&operands);
     }
     let Some(to) = common_type(&operands, &types) else {
         return operands;
@@ -158,7 +170,22 @@ impl ExactText {
             safe: false,
             ..CastOptions::default()
         };
-        Ok(cast_with_options(&texts, &self.to, &options)?)
+        match cast_with_options(&texts, &self.to, &options) {
+            Ok(times) => Ok(times),
+            Err(error) => self.read_days(&texts)?.ok_or_else(|| error.into()),
+        }
+    }
+
+    /// Reads texts of which some are days as dates are written, such as `2024-1-5`. None if one is neither that nor a
+    /// timestamp.
+    fn read_days(&self, texts: &ArrayRef) -> Result<Option<ArrayRef>> {
+        let or_null = CastOptions::default();
+        let times = cast_with_options(texts, &self.to, &or_null)?;
+        let days = cast_with_options(texts, &DataType::Date32, &or_null)?;
+        let midnights = cast_with_options(&days, &self.to, &or_null)?;
+        let is_day: BooleanArray = (0..times.len()).map(|at| Some(times.is_null(at))).collect();
+        let read = zip(&is_day, &midnights, &times)?;
+        Ok((read.null_count() == texts.null_count()).then_some(read))
     }
 }
 

@@ -164,8 +164,13 @@ pub(super) fn parse_timestamp(
 /// The timestamp of a text that has a time of day; `None` for a day and for other text.
 pub(super) fn parse_time_of_day(text: &str) -> Option<ScalarValue> {
     let parse = |to: &DataType| ScalarValue::from(text).cast_to(to).ok();
-    let in_unit = |unit| parse(&DataType::Timestamp(unit, None));
-    let timestamp = in_unit(TimeUnit::Nanosecond).or_else(|| in_unit(TimeUnit::Microsecond))?;
+    // Nanoseconds, unless they are needed, would end in the year 2262.
+    let unit = if has_nanoseconds(text) {
+        TimeUnit::Nanosecond
+    } else {
+        TimeUnit::Microsecond
+    };
+    let timestamp = parse(&DataType::Timestamp(unit, None))?;
     let day = parse(&DataType::Date32).and_then(|day| day.cast_to(&timestamp.data_type()).ok());
     (day.as_ref() != Some(&timestamp)).then_some(timestamp)
 }

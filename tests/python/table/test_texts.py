@@ -226,6 +226,22 @@ def test_texts_beside_times(memory_store: pds.Store, name: str, encoding: str) -
     assert ids(table, "s = DATE '2026-01-01'") == [row for row, (_, s) in enumerate(pairs) if s == day]
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64()], ids=str)
+def test_days_beside_far_times_and_days_in_other_forms(memory_store: pds.Store, kind: pa.DataType) -> None:
+    days = [dt.date(1, 1, 1), dt.date(2024, 1, 1), dt.date(2024, 1, 5), dt.date(9999, 12, 31)]
+    texts = ["0001-01-01", "20240101", "2024-1-5", "9999-12-31 00:00:00"]
+    table = make_table(memory_store, {"day": pa.array(days, kind), "s": texts})
+    assert ids(table, "day BETWEEN '2024-01-01 00:00:00' AND '9999-12-31 23:59:59'") == [1, 2, 3]
+    assert ids(table, "day < '9999-12-31 23:59:59'") == [0, 1, 2, 3]
+    assert ids(table, "day < '3000-01-01 12:00:00' AND day >= '1600-01-01 00:00:01'") == [1, 2]
+    assert ids(table, "day IN ('2024-01-01', '9999-12-31 12:00:00', '2024-01-05 00:00:00')") == [1, 2]
+    assert ids(table, "nullif(day, '9999-12-31 23:59:59') = day") == [0, 1, 2, 3]
+    assert ids(table, "day = s") == [0, 1, 2, 3]
+    assert ids(table, "day >= concat('2024-1-', id + 1)") == [2, 3]
+    with pytest.raises(pds.InvalidInput):
+        table.scan(where="day = concat(s, 'x')").count()
+
+
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_texts_beside_nanoseconds(memory_store: pds.Store, zone: str | None) -> None:
     at = pa.array([1], pa.timestamp("ns", zone))
