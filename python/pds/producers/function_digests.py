@@ -18,25 +18,28 @@ if TYPE_CHECKING:
     from pds.producers.calls import StageCall
     from pds.producers.graph import Node
 
-RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
-"""Another version compiles the same function otherwise."""
+RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}" + ("-O" if sys.flags.optimize else "")
+"""Another version, or one that leaves out assertions, compiles the same function otherwise."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-_LONG = 1024
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 
 
 def digest_of(*functions: object) -> tuple[str, str] | None:
-    """Return what compiled functions, and a digest of them; None if one has no Python code.
+    """Return what compiled functions, and a digest of them; None if one has no Python code, or cannot be looked into.
 
     The digest sees the code, the default values and the variables that are closed over, where these are plain: numbers,
-    texts, functions and tuples of these. It does not see comments, docstrings, annotations, where a function is, and
-    what it reads of its module or of objects.
+    texts, functions and tuples of these. It does not see comments, docstrings, the annotations of the function itself,
+    where a function is, and what it reads of its module or of objects.
     """
-    parts = [_describe(function, ()) for function in functions]
-    if any(part is None for part in parts):
+    describer = _Describer()
+    try:
+        digests = [describer.describe(function) for function in functions]
+    except Exception:  # noqa: BLE001 it only serves a warning, and objects may raise anything when they are looked at
         return None
-    return RUNTIME, hashlib.sha256("\n".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()
+    if None in digests:
+        return None
+    return RUNTIME, _digest("\n".join(map(str, digests)))
 
 
 def warn_of_change(nodes: Mapping[str, Node], stage: str) -> None:
@@ -58,7 +61,9 @@ def warn_of_change(nodes: Mapping[str, Node], stage: str) -> None:
 
 def _unwrap(function: object) -> object:
     """The function that is called in the end, as far as that is known."""
-    while True:
+    seen: list[object] = []
+    while not any(function is one for one in seen):
+        seen.append(function)
         if isinstance(function, functools.partial):
             function = function.func
         elif isinstance(function, MethodType):
@@ -67,8 +72,7 @@ def _unwrap(function: object) -> object:
             function = wrapped
         elif (call := _call_of(function)) is not None:
             function = call
-        else:
-            return function
+    return function
 
 
 def _wrapped(function: object) -> object:
@@ -83,55 +87,67 @@ def _call_of(value: object) -> FunctionType | None:
     return call if isinstance(call, FunctionType) else None
 
 
-def _describe(value: object, within: tuple[int, ...]) -> str | None:
-    """The text of a function or a plain value; None of anything else. `within` are the ids of what it is in."""
-    if isinstance(value, _PLAIN):
-        text = repr(value)
-        if len(text) > _LONG:
-            text = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return f"{type(value).__name__} {text}"
-    if id(value) in within:
-        return "itself"
-    within = (*within, id(value))
-    if isinstance(value, tuple | frozenset):
-        items = [str(_describe(item, within)) for item in value]
-        # The order of a set is another in each process.
-        return f"{type(value).__name__} {items if isinstance(value, tuple) else sorted(items)}"
-    if isinstance(value, CodeType):
-        return _describe_code(value, within)
-    return _describe_function(value, within) if isinstance(value, FunctionType) else _describe_callable(value, within)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _describe_function(function: FunctionType, within: tuple[int, ...]) -> str:
-    cells = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it is not assigned yet
-            cells.append((name, cell.cell_contents))
-    keywords = tuple(sorted((function.__kwdefaults__ or {}).items()))
-    values = (function.__defaults__, keywords, tuple(cells), _wrapped(function))
-    return f"{_describe_code(function.__code__, within)} with {_describe(values, within)}"
+class _Describer:
+    """Describes values by texts of a bounded length. An object that is met again is described once."""
 
+    def __init__(self) -> None:
+        self._digests: dict[int, str | None] = {}
+        # An id is that of another object once the first is gone.
+        self._seen: list[object] = []
 
-def _describe_callable(value: object, within: tuple[int, ...]) -> str | None:
-    if isinstance(value, functools.partial):
-        called = _describe(value.func, within)
-        arguments = _describe((value.args, tuple(sorted(value.keywords.items()))), within)
-        return None if called is None else f"{called} of {arguments}"
-    if isinstance(value, MethodType):
-        return _describe(value.__func__, within)
-    wrapped = _wrapped(value)
-    if wrapped is not None:
-        return _describe(wrapped, within)
-    # Of an object that can be called the class tells, not what it has.
-    call = _call_of(value)
-    return None if call is None else _describe(call, within)
+    def describe(self, value: object) -> str | None:
+        """Return the text of a function or a plain value; None for anything else."""
+        if isinstance(value, _PLAIN):
+            return f"{type(value).__name__} {_digest(hex(value) if isinstance(value, int) else repr(value))}"
+        if id(value) not in self._digests:
+            # What is within itself is the object of this number there.
+            self._digests[id(value)] = f"#{len(self._seen)}"
+            self._seen.append(value)
+            text = self._describe_object(value)
+            self._digests[id(value)] = None if text is None else _digest(text)
+        return self._digests[id(value)]
 
+    def _describe_object(self, value: object) -> str | None:
+        if isinstance(value, tuple | frozenset):
+            items = [str(self.describe(item)) for item in value]
+            # The order of a set is another in each process.
+            return f"{type(value).__name__} {' '.join(items if isinstance(value, tuple) else sorted(items))}"
+        if isinstance(value, CodeType):
+            return self._describe_code(value)
+        return self._describe_function(value) if isinstance(value, FunctionType) else self._describe_callable(value)
 
-def _describe_code(code: CodeType, within: tuple[int, ...]) -> str:
-    parts = [str((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS))]
-    parts.append(str((code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], code.co_exceptiontable.hex())))
-    for instruction in dis.get_instructions(code):
-        if instruction.argval == "__firstlineno__":
-            parts.pop()  # the line of a class
-        parts.append(f"{instruction.opname} {_describe(instruction.argval, within)}")
-    return "\n".join(parts)
+    def _describe_function(self, function: FunctionType) -> str:
+        cells = []
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is not assigned yet
+                cells.append((name, cell.cell_contents))
+        keywords = tuple(sorted((function.__kwdefaults__ or {}).items()))
+        values = (function.__defaults__, keywords, tuple(cells), _wrapped(function))
+        return f"{self.describe(function.__code__)} with {self.describe(values)}"
+
+    def _describe_callable(self, value: object) -> str | None:
+        if isinstance(value, functools.partial):
+            called = self.describe(value.func)
+            arguments = self.describe((value.args, tuple(sorted(value.keywords.items()))))
+            return None if called is None else f"{called} of {arguments}"
+        if isinstance(value, MethodType):
+            return self.describe(value.__func__)
+        wrapped = _wrapped(value)
+        if wrapped is not None:
+            return self.describe(wrapped)
+        # Of an object that can be called the class tells, not what it has.
+        call = _call_of(value)
+        return None if call is None else self.describe(call)
+
+    def _describe_code(self, code: CodeType) -> str:
+        parts = [str((code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS))]
+        parts.append(str((code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], code.co_exceptiontable.hex())))
+        for instruction in dis.get_instructions(code):
+            if instruction.argval == "__firstlineno__":
+                parts.pop()  # the line of a class
+            parts.append(f"{instruction.opname} {self.describe(instruction.argval)}")
+        return "\n".join(parts)

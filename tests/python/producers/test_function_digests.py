@@ -123,6 +123,46 @@ def test_functions_that_are_closed_over_themselves() -> None:
     assert digest_of(down) == digest_of(down)
 
 
+def test_helpers_of_helpers_take_no_time() -> None:
+    def wrap(helper: Callable[[int], int], number: int) -> Callable[[int], int]:
+        @functools.wraps(helper)
+        def wrapper(value: int) -> int:
+            return helper(helper(value)) + number
+
+        return functools.partial(wrapper) if number % 3 == 0 else wrapper
+
+    def nest(depth: int, last: int) -> Any:
+        helper: Callable[[int], int] = abs
+        for number in range(depth):
+            helper = wrap(helper, last if number == 0 else number)
+        return lambda key, values: [(key, helper(value)) for value in values]
+
+    assert digest_of(nest(60, 1)) == digest_of(nest(60, 1))
+    assert digest_of(nest(60, 1)) != digest_of(nest(60, 2))
+    assert digest_of(nest(100_000, 1)) is None
+
+
+class Unbound:
+    """A proxy that cannot be looked at."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("not bound")
+
+
+def test_whatever_a_function_is_has_a_digest_or_none() -> None:
+    mask, proxy = 1 << 20_000, Unbound()
+    assert digest_of(lambda _, values: [mask >> value for value in values]) is not None
+    assert digest_of(lambda: proxy) is None
+
+    def itself(key: int, values: Iterator[int]) -> Iterator[tuple[int, int]]:
+        return ((key, value) for value in values)
+
+    itself.__wrapped__ = itself  # type: ignore[attr-defined]
+    assert digest_of(itself) is not None
+    assert function_digests._unwrap(itself) is itself
+
+
 def test_what_is_not_python_has_no_digest() -> None:
     assert digest_of(len) is None
     assert digest_of(compiled(PLAIN), len) is None
