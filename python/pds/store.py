@@ -372,15 +372,15 @@ class Store:
         if not path:
             raise InvalidPath("the root of the store cannot be deleted", path=path)
         files = self._handle.list(path, recursive=True)["files"]
-        if not files and not self._handle.is_local_folder(path):
-            if self.is_file(path):
-                raise InvalidPath(f"not a directory but a file: {path}", path=path)
-            self._handle.remove_empty_folder(path)  # consoles create an object of the folder itself
-            if missing_ok:
-                return
-            raise NotFound(f"folder {path!r} does not exist", path=path)
+        is_missing = not files and not self._handle.is_local_folder(path)
+        if is_missing and self.is_file(path):
+            raise InvalidPath(f"not a directory but a file: {path}", path=path)
         if not recursive and (files or any(True for _ in self.list_folders(path))):
             raise DirectoryNotEmpty(f"folder {path!r} is not empty; recursive=True deletes its content", path=path)
+        if is_missing:  # consoles create an object of the folder itself
+            if self._handle.remove_empty_folder(path) or missing_ok:
+                return
+            raise NotFound(f"folder {path!r} does not exist", path=path)
         self._handle.delete([file.path for file in files])
         self._handle.remove_empty_folder(path)
 

@@ -252,9 +252,9 @@ impl StoreHandle {
         run(py, move || async move { store.delete_all(&paths).await })
     }
 
-    /// Removes an empty folder, in stores where folders exist without files or have objects of their own. An error if
-    /// objects are left in it that no path can name.
-    fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<()> {
+    /// Removes an empty folder, in stores where folders exist without files or have objects of their own; returns the
+    /// number of these. An error if objects are left in it that no path can name.
+    fn remove_empty_folder(&self, py: Python<'_>, folder: String) -> PyResult<usize> {
         let store = into_py_result(py, self.store())?;
         run(py, move || async move {
             store.remove_empty_folder(&folder).await?;

@@ -246,6 +246,7 @@ impl StoreBuilder {
         let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
         let express = builder.get_config_value(&AmazonS3ConfigKey::S3Express);
+        let pays = builder.get_config_value(&AmazonS3ConfigKey::RequestPayer);
         let at_aws = endpoint.as_deref().is_none_or(is_aws);
         let lookup = RegionLookup {
             bucket: self.container.clone(),
@@ -259,6 +260,7 @@ impl StoreBuilder {
             signed: !unsigned.is_some_and(|v| credentials::is_true(&v)),
             aws: at_aws,
             express: express.is_some_and(|v| credentials::is_true(&v)),
+            pays: pays.is_some_and(|v| credentials::is_true(&v)),
         };
         let objects = Arc::new(bucket);
         Ok(self

@@ -342,7 +342,7 @@ fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str
 }
 
 /// The error of this type that an error is or was caused by.
-fn find_cause<'a, T: std::error::Error + 'static>(
+pub(super) fn find_cause<'a, T: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a T> {
     let direct = error.downcast_ref::<T>();

@@ -283,12 +283,12 @@ impl Store {
     }
 
     /// Deletes the objects of `folder` and of the folders below themselves, which consoles create and listings leave
-    /// out.
+    /// out. Returns their number.
     ///
     /// [`ErrorKind::InvalidPath`] if there are objects below whose keys are no paths, which no call can delete.
-    pub async fn remove_folder_objects(&self, folder: &str) -> Result<()> {
+    pub async fn remove_folder_objects(&self, folder: &str) -> Result<usize> {
         let Some(conditional_store) = &self.inner.conditional_store else {
-            return Ok(());
+            return Ok(0);
         };
         let key = self.folder_key(folder)?;
         let list = || async {
@@ -301,7 +301,7 @@ impl Store {
             self.retry_idempotent(folder, delete).await?;
         }
         let Some(example) = listing.unnamed.first() else {
-            return Ok(());
+            return Ok(listing.folder_objects.len());
         };
         let count = listing.unnamed.len();
         let message = format!(

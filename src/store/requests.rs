@@ -59,6 +59,8 @@ pub(super) enum Cloud {
         aws: bool,
         /// Whether it is a directory bucket, whose listings are signed by a session of `object_store`.
         express: bool,
+        /// Whether the caller pays for requests, and not the owner of the bucket.
+        pays: bool,
     },
     Azure {
         objects: Arc<MicrosoftAzure>,
@@ -287,11 +289,14 @@ impl CloudClient {
             Cloud::S3 {
                 bucket,
                 signed: true,
+                pays,
                 ..
             } => {
                 let client = bucket.client().await?;
                 let credential = client.objects.credentials().get_credential().await?;
-                AwsAuthorizer::new(&credential, "s3", &client.region).authorize(request, None);
+                AwsAuthorizer::new(&credential, "s3", &client.region)
+                    .with_request_payer(*pays)
+                    .authorize(request, None);
             }
             Cloud::Azure {
                 objects,

@@ -135,6 +135,7 @@ pub(super) fn parse_objects_page(xml: &[u8]) -> Result<(KeyListing, Option<Strin
         let is_folder = folder_name.is_some();
         match path::parse(folder_name.unwrap_or(&object.key)) {
             Err(_) => page.unnamed.push(object.key),
+            Ok(_) if is_folder && object.size > 0 => page.unnamed.push(object.key),
             Ok(folder) if is_folder => page.folder_objects.push(folder),
             Ok(location) => page.listing.objects.push(ObjectMeta {
                 location,

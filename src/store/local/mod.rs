@@ -261,6 +261,24 @@ impl LocalStore {
         }
     }
 
+    /// Copies a file; returns the ETag of what was read.
+    fn copy_blocking(&self, from: &Path, to: &Path, mode: CopyMode) -> Result<Option<String>> {
+        let (mut source, meta) = self.open(from)?;
+        let (mut file, temp) = self.create_temp(to, &ProcessId::current().tag())?;
+        let mode = match mode {
+            CopyMode::Create => PutMode::Create,
+            CopyMode::Overwrite => PutMode::Overwrite,
+        };
+        let result = std::io::copy(&mut source, &mut file)
+            .map_err(|e| map_io_error(to, e))
+            .and_then(|_| self.sync_file(&temp, &file))
+            .and_then(|()| self.move_into_place(&temp, to, &mode));
+        if result.is_err() || mode == PutMode::Create {
+            self.remove_temp(&temp);
+        }
+        result.map(|()| meta.e_tag)
+    }
+
     fn get_blocking(&self, key: &Path, options: &GetOptions) -> Result<GetResult> {
         let (file, meta) = self.open(key)?;
         options.check_preconditions(&meta)?;
@@ -418,23 +436,8 @@ impl ObjectStore for LocalStore {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let (from, to) = (from.clone(), to.clone());
-        self.run_blocking(move |s| {
-            let (mut source, _) = s.open(&from)?;
-            let (mut file, temp) = s.create_temp(&to, &ProcessId::current().tag())?;
-            let mode = match options.mode {
-                CopyMode::Create => PutMode::Create,
-                CopyMode::Overwrite => PutMode::Overwrite,
-            };
-            let result = std::io::copy(&mut source, &mut file)
-                .map_err(|e| map_io_error(&to, e))
-                .and_then(|_| s.sync_file(&temp, &file))
-                .and_then(|()| s.move_into_place(&temp, &to, &mode));
-            if result.is_err() || mode == PutMode::Create {
-                s.remove_temp(&temp);
-            }
-            result
-        })
-        .await
+        self.run_blocking(move |s| s.copy_blocking(&from, &to, options.mode).map(drop))
+            .await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {

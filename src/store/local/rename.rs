@@ -1,13 +1,13 @@
 //! Moves of files that any process may replace: what is written under the old name meanwhile stays there.
 //!
-//! A rename takes the file that has the name at that moment. Only on a file system without an exclusive rename the file
-//! gets its new name first and loses the old one after.
+//! A rename takes the file that has the name at that moment. On a file system without an exclusive rename the file gets
+//! its new name first and loses the old one after; to another device it is copied first.
 //!
 //! Errors: `AlreadyExists` for a new name that must not be replaced, `Precondition` if the file was replaced between
 //! the two steps, `NotImplemented` for a symbolic link.
 
 use std::fs;
-use std::io::ErrorKind as IoKind;
+use std::io::{self, ErrorKind as IoKind};
 
 use object_store::path::Path;
 use object_store::{CopyMode, Error, Result};
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::{DiskChange, LocalStore, etag};
-use crate::store::failure::{already_exists_error, map_io_error, map_write_error};
+use crate::store::failure::{already_exists_error, find_cause, map_io_error, map_write_error};
 
 impl LocalStore {
     /// Moves a file; its old name is gone from the disk, too, once this returns.
@@ -42,9 +42,20 @@ impl LocalStore {
                 implementer: self.to_string(),
             });
         }
-        match mode {
-            CopyMode::Overwrite => self.rename_over(from, to)?,
-            CopyMode::Create => self.rename_new(from, to)?,
+        let renamed = match mode {
+            CopyMode::Overwrite => self.rename_over(from, to),
+            CopyMode::Create => self.rename_new(from, to),
+        };
+        match renamed {
+            // Another device is mounted below the root.
+            Err(e)
+                if find_cause::<io::Error>(&e)
+                    .is_some_and(|cause| cause.kind() == IoKind::CrossesDevices) =>
+            {
+                let e_tag = self.copy_blocking(from, to, mode)?;
+                return self.delete_version(from, e_tag.as_deref());
+            }
+            renamed => renamed?,
         }
         if source.parent() == self.resolve(to)?.parent() {
             return Ok(());

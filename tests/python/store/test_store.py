@@ -24,6 +24,8 @@ from scripted_s3 import ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scripted_s3 import Answer, Request
+
 pytestmark = pytest.mark.sampled(2)
 
 LARGE = bytes(range(256)) * (16 << 10)
@@ -317,3 +319,54 @@ def test_a_key_that_is_no_path_hides_no_others(page_size: int, caplog: pytest.Lo
         for missing_ok in (False, True):
             with pytest.raises(pds.InvalidPath, match="only//x"):
                 store.delete_folder("only", recursive=True, missing_ok=missing_ok)
+
+
+def test_a_folder_with_objects_of_folders_is_not_empty() -> None:
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket", server.options())
+        objects = {"sales/": b"", "sales/2024/": b"", "sales/2025/": b"notes", "other/": b""}
+        server.restore(objects)
+        with pytest.raises(pds.DirectoryNotEmpty):
+            store.delete_folder("sales")
+        assert server.snapshot() == objects
+        # What has content is no object of a folder.
+        with pytest.raises(pds.InvalidPath, match="1 objects stay"):
+            store.delete_folder("sales", recursive=True)
+        store.delete_folder("other")
+        assert server.snapshot() == {"sales/2025/": b"notes"}
+
+
+def test_who_pays_is_said_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedS3() as server:
+        store = pds.Store("s3://bucket", server.options() | {"aws_request_payer": "true"})
+        store.write("d/x", b"1")
+        handle, payers = server.bucket.handle, []
+
+        def watch(request: Request) -> Answer:
+            payers.append(request.headers.get("x-amz-request-payer"))
+            return handle(request)
+
+        monkeypatch.setattr(server.bucket, "handle", watch)
+        server.restart()
+        assert _content(store) == {"d/x": b"1"}
+        store.move("d/x", "d/y")
+        assert payers
+        assert set(payers) == {"requester"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_move_to_another_device(tmp_path: Path, overwrite: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        store = pds.Store("/")
+        source, target = f"{tmp_path}/x"[1:], f"{other}/a/y"[1:]
+        for content in (b"1", b"2"):
+            store.write(source, content)
+            if content == b"2" and not overwrite:
+                with pytest.raises(pds.AlreadyExists):
+                    store.move(source, target)
+                assert (store.read_bytes(source), store.read_bytes(target)) == (b"2", b"1")
+                continue
+            store.move(source, target, overwrite=overwrite)
+            assert store.read_bytes(target) == content
+            assert list(tmp_path.iterdir()) == []
+            assert [path.name for path in (Path(other) / "a").iterdir()] == ["y"]
