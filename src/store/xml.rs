@@ -222,21 +222,22 @@ mod tests {
 
     #[test]
     fn reads_lists_of_objects_and_keeps_keys_that_are_no_paths_apart() {
-        let object = |key: &str| {
+        let object = |key: &str, size: u64| {
             format!(
                 "<Contents><Key>{key}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>\
-                 <ETag>&quot;a&quot;</ETag><Size>5</Size><StorageClass>STANDARD</StorageClass></Contents>"
+                 <ETag>&quot;a&quot;</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
             )
         };
         let xml = format!(
             "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><IsTruncated>true</IsTruncated>\
-             <NextContinuationToken>t &amp;</NextContinuationToken>{}{}{}\
+             <NextContinuationToken>t &amp;</NextContinuationToken>{}{}{}{}\
              <CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes>{}\
              <CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes></ListBucketResult>",
-            object("a/&lt;é&gt; &amp;"),
-            object("a/"),
-            object("a//b"),
-            object("a/../c"),
+            object("a/&lt;é&gt; &amp;", 5),
+            object("a/", 0),
+            object("a/full/", 5),
+            object("a//b", 5),
+            object("a/../c", 5),
         );
         let (page, next) = parse_objects_page(xml.as_bytes()).unwrap();
         let objects = &page.listing.objects;
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(objects[0].e_tag.as_deref(), Some("\"a\""));
         assert_eq!(page.listing.common_prefixes, [Path::from("a/b")]);
         assert_eq!(page.folder_objects, [Path::from("a")]);
-        assert_eq!(page.unnamed, ["a//", "a//b", "a/../c"]);
+        assert_eq!(page.unnamed, ["a//", "a/full/", "a//b", "a/../c"]);
         assert_eq!(next.as_deref(), Some("t &"));
         let (empty, next) = parse_objects_page(b"<ListBucketResult></ListBucketResult>").unwrap();
         assert!(empty.listing.objects.is_empty() && next.is_none());
