@@ -136,7 +136,7 @@ impl Error {
         Self::new(ErrorKind::Other, message)
     }
 
-    /// Sets the path, unless the error has one already; that of the store itself, which is empty, is none.
+    /// Sets the path, unless the error has one already; an empty one, that of the store itself, does not count.
     #[must_use]
     pub fn with_path(mut self, path: impl AsRef<str>) -> Self {
         if self.path.as_deref().is_none_or(str::is_empty) {

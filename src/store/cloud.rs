@@ -1,7 +1,7 @@
 //! [`ConditionalStore`] for S3, Azure Blob and Google Cloud Storage.
 //!
 //! `object_store` has no conditional deletions, completions and copies, and no lists of uploads and their parts; its
-//! listings fail at a key that is no path, and take the key of a folder's own object for that of a file.
+//! listings fail at a key that is not a valid path, and take the key of a folder's own object for that of a file.
 //! [`CloudClient`] signs and sends these requests, `super::xml` parses the lists. Errors are `object_store`'s:
 //! `Precondition` where a condition does not hold, `Generic` for a list that cannot be parsed or repeats a page.
 
@@ -215,7 +215,7 @@ impl CloudClient {
             let response = self
                 .send_unchecked(Method::GET, subject, &query, &HeaderMap::new())
                 .await?;
-            // The kinds of errors are for requests for objects: a missing bucket is no missing object.
+            // The kinds of errors are for requests for objects: a missing bucket is not a missing object.
             if let Some(message) = response.error_message() {
                 return Err(self.generic_error(message));
             }

@@ -148,8 +148,8 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
     /// Lists the uploads of objects directly in `folder` that are neither completed nor aborted.
     async fn list_uploads(&self, folder: &Path) -> object_store::Result<Vec<OpenUpload>>;
 
-    /// Lists a folder by the keys as they are; None where only `object_store` lists, which fails at a key that is no
-    /// path.
+    /// Lists a folder by the keys as they are; None where only `object_store` lists, which fails at a key that is not
+    /// a valid path.
     async fn list_keys(
         &self,
         _folder: &Path,

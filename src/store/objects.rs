@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    /// The objects below `folder` at any depth. Keys that are no paths, and the objects of folders themselves, are left
+    /// The objects below `folder` at any depth. Keys that are not valid paths, and the objects of folders themselves, are left
     /// out, see [`Store::remove_folder_objects`].
     pub async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>> {
         let listing = self.list_keys(folder, true).await?;
@@ -243,14 +243,14 @@ impl Store {
             ..
         } = listed.map_err(|e| match e.kind() {
             ErrorKind::InvalidPath if self.is_http() => e.with_hint(
-                "the key of an object is no path: remove the object by the tools of the store",
+                "the key of an object is not a valid path: remove the object by the tools of the store",
             ),
             _ => e,
         })?;
         if let Some(example) = unnamed.first() {
             let count = unnamed.len();
             log::warn!(
-                "the listing of {folder:?} leaves out {count} keys that are no paths, such as {example:?}"
+                "the listing of {folder:?} leaves out {count} keys that are not valid paths, such as {example:?}"
             );
         }
         // `object_store` takes the key `a/` of a folder's own object for that of the file `a`.
@@ -285,7 +285,7 @@ impl Store {
     /// Deletes the objects of `folder` and of the folders below themselves, which consoles create and listings leave
     /// out. Returns their number.
     ///
-    /// [`ErrorKind::InvalidPath`] if there are objects below whose keys are no paths, which no call can delete.
+    /// [`ErrorKind::InvalidPath`] if there are objects below whose keys are not valid paths: no call can delete them.
     pub async fn remove_folder_objects(&self, folder: &str) -> Result<usize> {
         let Some(conditional_store) = &self.inner.conditional_store else {
             return Ok(0);
@@ -305,7 +305,7 @@ impl Store {
         };
         let count = listing.unnamed.len();
         let message = format!(
-            "{count} objects stay in {folder:?}, since their keys are no paths, such as {example:?}"
+            "{count} objects stay in {folder:?}, since their keys are not valid paths, such as {example:?}"
         );
         Err(Error::new(ErrorKind::InvalidPath, message)
             .with_path(folder)

@@ -2,7 +2,7 @@
 //!
 //! A file can have a row with the key of a row of the source only if the bounds of the key's columns overlap in both. A
 //! bound that is unknown leaves no file out: those of floats, of long texts, and of files that were listed without. Nor
-//! do nulls matter: they are no keys. The files are ordered by their keys and grouped to tasks, which all parts share;
+//! do nulls matter: they are not keys. The files are ordered by their keys and grouped to tasks, which all parts share;
 //! a part has those tasks in which a file may have one of its keys. The tasks keep the bounds of the key, so that they
 //! do not open the other files.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Spark writes it into Parquet files, and so do we. By it, and by the names of columns, readers restore what Parquet
 //! has no type for: collations, variants, intervals, comments. So it has to follow columns that are renamed or dropped.
-//! Metadata that is no such description stays as it is.
+//! Other metadata stays as it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! to types that lose nothing, before the coercion finds the common type of both sides.
 //!
 //! Number literals with a decimal point are parsed as decimals. They stay decimals beside integers and
-//! decimals, and become floats of 64 bits beside everything else. Texts that are no literals are read by
+//! decimals, and become floats of 64 bits beside everything else. Texts of columns are read by
 //! [`read_texts`]. An expression that has no valid type is no error here: the coercion reports it.
 
 use std::sync::Arc;

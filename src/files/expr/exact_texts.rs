@@ -2,7 +2,7 @@
 //!
 //! A cast rounds a text to the scale of a decimal, and cuts it to the unit of a timestamp: values would be equal that
 //! are not. So [`read_texts`] gives the texts of a comparison a type with more digits than the other values have. A
-//! text with even more digits is an error, as a text that is no integer is one beside integers. Literals have been
+//! text with even more digits is an error, as a text that is not an integer is one beside integers. Literals have been
 //! read before, each in a type of its own.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const WHOLE_DIGITS: u8 = 38;
 const MAX_TEXT_CHARS: usize = 100;
 
 /// Reads the texts among values that are compared with each other, if one of these is a decimal, a date or a timestamp.
-/// Beside a date a literal with a time of day becomes a timestamp, so that the date is none with nanoseconds.
+/// Beside a date a literal with a time of day becomes a timestamp, so that the date is not cast to nanoseconds.
 pub(super) fn read_texts(mut operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let types_of = |operands: &[Expr]| -> Vec<Option<DataType>> {
         let types = operands.iter().map(|operand| operand.get_type(schema).ok());
@@ -234,7 +234,7 @@ fn parse_number(text: &str, scale: usize) -> Result<i256> {
         let reason = if is_number {
             format!("has more than {max_whole} digits before the point or {scale} after it")
         } else {
-            "is no decimal".to_owned()
+            "is not a decimal".to_owned()
         };
         return Err(unreadable(text, &reason, "DOUBLE"));
     };

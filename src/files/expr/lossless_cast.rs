@@ -99,7 +99,7 @@ fn floor_to_i128(value: f64) -> i128 {
 
 #[allow(
     clippy::float_cmp,
-    reason = "a float below every normal one is no whole number either"
+    reason = "a float below every normal one is not a whole number either"
 )]
 fn is_whole(value: f64) -> bool {
     value == value.floor()
