@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
+from pds.arguments import require_text
 from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ def parse_zone(name: str) -> dt.tzinfo:
     """Return the zone of a name such as `UTC`, `Europe/Berlin` or `+02:00`.
 
     Raises:
-        InvalidInput: There is no such zone.
+        InvalidInput: No zone has this name.
+        InvalidType: It is not a text.
     """
+    require_text("partition_time_zone", name)
     if name == "UTC":
         # Systems without a database of zones have it, too.
         return dt.UTC

@@ -22,6 +22,8 @@ RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}" + ("-O" if 
 """Another version, or one that leaves out assertions, compiles the same function otherwise."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+_MAX_ITEMS = 10_000
+"""Of longer tuples and sets the length tells alone: to describe each item takes a second for a million."""
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 
 
@@ -87,8 +89,16 @@ def _call_of(value: object) -> FunctionType | None:
     return call if isinstance(call, FunctionType) else None
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def _digest(value: str | bytes) -> str:
+    data = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest_plain(value: object) -> str:
+    if isinstance(value, str | bytes):
+        return _digest(value)
+    # A long integer has no decimal text.
+    return _digest(hex(value) if isinstance(value, int) else repr(value))
 
 
 class _Describer:
@@ -102,7 +112,7 @@ class _Describer:
     def describe(self, value: object) -> str | None:
         """Return the text of a function or a plain value; None for anything else."""
         if isinstance(value, _PLAIN):
-            return f"{type(value).__name__} {_digest(hex(value) if isinstance(value, int) else repr(value))}"
+            return f"{type(value).__name__} {_digest_plain(value)}"
         if id(value) not in self._digests:
             # What is within itself is the object of this number there.
             self._digests[id(value)] = f"#{len(self._seen)}"
@@ -113,6 +123,8 @@ class _Describer:
 
     def _describe_object(self, value: object) -> str | None:
         if isinstance(value, tuple | frozenset):
+            if len(value) > _MAX_ITEMS:
+                return f"{type(value).__name__} of {len(value)}"
             items = [str(self.describe(item)) for item in value]
             # The order of a set is another in each process.
             return f"{type(value).__name__} {' '.join(items if isinstance(value, tuple) else sorted(items))}"

@@ -153,6 +153,9 @@ class Unbound:
 def test_whatever_a_function_is_has_a_digest_or_none() -> None:
     mask, proxy = 1 << 20_000, Unbound()
     assert digest_of(lambda _, values: [mask >> value for value in values]) is not None
+    words, data = frozenset(map(str, range(1_000_000))), bytes(50_000_000)
+    assert digest_of(lambda _, values: [value in words for value in values]) is not None
+    assert digest_of(lambda: data) == digest_of(lambda: data)
     assert digest_of(lambda: proxy) is None
 
     def itself(key: int, values: Iterator[int]) -> Iterator[tuple[int, int]]:
