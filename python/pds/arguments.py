@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pyarrow as pa
@@ -60,6 +61,19 @@ def check_seconds(label: str, value: object) -> float:
     if not value >= 0:
         raise InvalidInput(f"{label} must be a non-negative number of seconds, not {value}")
     return float(min(value, _MAX_SECONDS))
+
+
+def require_timedelta(label: str, value: object) -> float:
+    """Return the seconds of `value` if it is a timedelta; `label` names it in errors."""
+    if not isinstance(value, timedelta):
+        raise InvalidType(f"{label} must be a timedelta, not {type(value).__name__}")
+    return value.total_seconds()
+
+
+def check_schema_mode(schema_mode: object) -> None:
+    """Raise an error if the way to take new columns is not a valid one."""
+    if schema_mode not in ("strict", "merge"):
+        raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
 
 
 def resolve_key(dataset_key: object, key: object) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from pds.arguments import is_in_memory, read_stream
+from pds.arguments import check_schema_mode, is_in_memory, read_stream
 from pds.dataset import ParquetDatasetStore
 from pds.errors import (
     AlreadyExists,
@@ -30,12 +30,11 @@ from pds.errors import (
     DatasetIncomplete,
     InvalidInput,
     InvalidPath,
-    InvalidType,
     NotFound,
     RemoteStoreError,
     add_hint,
 )
-from pds.options import WriteOptions
+from pds.options import WriteOptions, resolve_options
 from pds.progress import reported
 from pds.store import Store
 from pds.urls import join_url, leads_through_file, merge_options, split_url
@@ -208,8 +207,7 @@ def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Tab
 def _check_mode(mode: str, schema_mode: str, idempotency_key: object) -> None:
     if mode not in _MODES:
         raise InvalidInput(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
-    if schema_mode not in ("strict", "merge"):
-        raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
+    check_schema_mode(schema_mode)
     if mode == "overwrite" and schema_mode != "strict":
         raise InvalidInput('schema_mode="merge" is for mode="append"; change the columns with table.alter')
     if idempotency_key is not None and mode in ("error", "ignore"):
@@ -312,9 +310,7 @@ def write_dataset(  # noqa: PLR0913 the arguments of ParquetDatasetStore.write_d
         AlreadyExists, InvalidType, ResourceLocked: As for `ParquetDatasetStore.write_dataset`.
     """
     store, path = open_parent(url, storage_options, credential_provider)
-    checked = WriteOptions() if options is None else options
-    if not isinstance(checked, WriteOptions):
-        raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
+    checked = resolve_options(options)
     datasets = ParquetDatasetStore(
         store,
         compression=checked.compression,

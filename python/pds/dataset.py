@@ -6,7 +6,7 @@ __all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import normalize_folder_path
 from pds.predicate import to_predicate
 from pds.progress import reported
+from pds.readers import make_reader, read_scan
 from pds.store import Store, native_handle, require_capability
 from pds.telemetry import traces
 
@@ -490,11 +491,4 @@ def _remove_empty_folders(store: remote_store.Store, folder: str) -> None:
 
 
 def _make_reader(scan: _pds.Scan) -> pa.RecordBatchReader:
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            while (batch := scan.next_batch()) is not None:
-                yield batch
-        finally:
-            scan.close()
-
-    return pa.RecordBatchReader.from_batches(scan.schema, batches())
+    return make_reader(scan.schema, read_scan(scan))

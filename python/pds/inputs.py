@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType, RemoteStoreError
 from pds.frames import fit_metadata
+from pds.readers import make_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,33 +125,43 @@ def keep_cause(data: object) -> Iterator[object]:
     Raises:
         InvalidInput: An earlier call of pds has read the data (see `read_batches`), or the reader raised an exception
             that is not of pds. One of pds is raised as it is.
+        BaseException: The reader raised one that ends more than a call, such as SystemExit. It is raised itself.
     """
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     # Other streams may be of C++ or Rust, which are read without the GIL.
     watched = _watch(data, failures) if isinstance(data, pa.RecordBatchReader) else data
     try:
         yield watched
-    except Exception as error:
-        if not failures or (error is not failures[0] and type(error) is not RemoteStoreError):
+    except BaseException as error:
+        if not failures:
             raise
-        refusal = refuse_stream(failures[0])
+        failure = failures[0]
+        if isinstance(failure, Exception) and error is not failure and type(error) is not RemoteStoreError:
+            raise
+        refusal = refuse_stream(failure)
         raise refusal from refusal.__cause__
 
 
-def _watch(reader: pa.RecordBatchReader, failures: list[Exception]) -> pa.RecordBatchReader:
+def _watch(reader: pa.RecordBatchReader, failures: list[BaseException]) -> pa.RecordBatchReader:
     def read() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from read_batches(reader)
-        except Exception as error:
-            failures.append(error)
-            raise
+        batches = read_batches(reader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except BaseException as error:
+                failures.append(error)
+                raise
+            # Not within the `try`: one who stops to read raises GeneratorExit here.
+            yield batch
 
-    return pa.RecordBatchReader.from_batches(reader.schema, read())
+    return make_reader(reader.schema, read())
 
 
-def refuse_stream(error: Exception) -> Exception:
-    """Return the error for a stream that raised an exception: that itself if it is of pds."""
-    if isinstance(error, RemoteStoreError | MemoryError):
+def refuse_stream(error: BaseException) -> BaseException:
+    """Return the error for a stream that raised an exception: that itself if it is of pds or ends more than a call."""
+    if not isinstance(error, Exception) or isinstance(error, RemoteStoreError | MemoryError):
         return error
     refusal = InvalidInput(f"reading the input failed: {type(error).__name__}: {error}")
     refusal.__cause__ = error

@@ -45,6 +45,15 @@ class WriteOptions:
                 raise InvalidType(f"{name} must be an integer or None, not {type(value).__name__}")
 
 
+def resolve_options(options: object) -> WriteOptions:
+    """Return the options of a write, those by default for None."""
+    if options is None:
+        return WriteOptions()
+    if not isinstance(options, WriteOptions):
+        raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
+    return options
+
+
 @dataclass(frozen=True)
 class TaskOptions:
     """The options of one task of a write. The engine reads the fields by name."""

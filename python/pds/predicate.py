@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pds.arguments import is_expression, require_text
-from pds.errors import InvalidInput, InvalidType
+from pds.arguments import check_where, is_expression, require_text
+from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +27,7 @@ def to_predicate(where: object, schema: pa.Schema) -> str | Predicate:
     """
     if is_expression(where):
         return Predicate(where, schema)
-    if not isinstance(where, str):
-        raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
+    check_where(where)
     return require_text("where", where)
 
 

@@ -108,14 +108,14 @@ class Store:
         url: `memory://[name]`, `file:///folder`, `s3://bucket/prefix`, `az://container/prefix` or
             `gs://bucket/prefix`; `s3a://`, `gcs://` and `abfss://container@account.dfs.core.windows.net/prefix`, as
             other tools write them; or a path of the local file system, which may be relative and may begin with `~`.
-        storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`,
-            `aws_access_key_id`, `aws_secret_access_key`; and `aws_profile`, `stall_timeout`,
-            `retry_timeout` (both in seconds), `max_retries`. Without keys, S3 uses those of the tools of AWS: the
-            environment, the profile (`~/.aws/config`, `~/.aws/credentials`: keys, SSO, assumed roles,
-            `credential_process`), a web identity, the container, the instance. Without a region, that of the bucket
-            is looked up at the first request. For local files `durability`: with "full" (the
-            default), a write returns after the data is on the disk; with "none", the operating system decides
-            when, and a power failure may lose or truncate files.
+        storage_options: Options of the object_store crate, such as `aws_endpoint`, `aws_region`, `aws_access_key_id`,
+            `aws_secret_access_key`; and `aws_profile`, `stall_timeout`, `retry_timeout` (both in seconds),
+            `max_retries`; `publish_lease`, the seconds without a sign of life after which another writer of a dataset
+            takes over (equal for all its writers). Without keys, S3 uses those of AWS' tools: the environment, the
+            profile (`~/.aws/config`, `~/.aws/credentials`: keys, SSO, assumed roles, `credential_process`), a web
+            identity, the container, the instance. Without a region, that of the bucket is looked up at the first
+            request. For local files `durability`: with "full" (the default), a write returns after the data is on the
+            disk; with "none", the operating system decides when, and a power failure may lose or truncate files.
         credential_provider: A function that returns a mapping with the credentials: `access_key_id`,
             `secret_access_key` and optionally `session_token` for S3; `bearer_token`, `sas_token` or `account_key`
             for Azure; `bearer_token` for Google Cloud. With `expires_at` (a datetime; in UTC if it has no time zone),

@@ -5,10 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
-
 from pds import _pds
-from pds.arguments import ArrowStream, check_column_names, check_schema, read_stream, require_text
+from pds.arguments import (
+    ArrowStream,
+    check_column_names,
+    check_schema,
+    read_stream,
+    require_schema,
+    require_text,
+    require_timedelta,
+)
 from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
@@ -27,6 +33,7 @@ from pds.telemetry import traces
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from pds.options import WriteOptions
@@ -265,9 +272,7 @@ class Dataset(Summarized):
             InvalidType: The schema is not a `pyarrow.Schema`.
             CommitConflict, CommitStateUnknown: As for `append`.
         """
-        if not isinstance(schema, pa.Schema):
-            raise InvalidType(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
-        check_schema(schema)
+        check_schema(require_schema(schema))
         names = self._handle.facts(None, None)["system_columns"]
         fields = _pds.schema_event(schema, names, require_bool("raw_arrow", raw_arrow))
         return self.append(SetDataSchema(fields.get("schema"), fields.get("rawArrowSchema")))
@@ -446,11 +451,10 @@ class Dataset(Summarized):
             FormatNotSupported: A block of a later release of the specification may reference files. Nothing is
                 removed.
         """
-        if not isinstance(older_than, timedelta):
-            raise InvalidType(f"older_than must be a timedelta, not {type(older_than).__name__}")
+        seconds = require_timedelta("older_than", older_than)
         require_bool("dry_run", dry_run)
         with reported("vacuum", progress):
-            return VacuumResult(**self._handle.vacuum(older_than.total_seconds(), dry_run))
+            return VacuumResult(**self._handle.vacuum(seconds, dry_run))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.store, self.path, self._location.options, self._location.timeout)

@@ -23,6 +23,7 @@ from pds.table.scan import CHANGE_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pds.store import Store
     from pds.table.tasks import ScanTask
 
 # So many keys are always listed in the filter of a scan, which then reads no page without one of them.
@@ -120,7 +121,7 @@ class AttachedTable:
     """A table that feeds a source.
 
     Args:
-        table: The table, the newest version of which is read.
+        table: The table; which version is read is said by the caller.
         key: The columns of the key.
         value: The columns of the value.
     """
@@ -144,22 +145,34 @@ class AttachedTable:
             return ""
         return f", for which it reads {', '.join(self.key.names)} of all files: the table is not sorted by the key"
 
-    def read(self, source: str, consumed: dict[str, Any] | None, stager: Stager) -> SourceInput | None:
+    @property
+    def identity(self) -> tuple[Store, str]:
+        """What sources that the same table feeds have in common."""
+        return self._table.store, self._table.path
+
+    def open_newest(self) -> Table:
+        """Return the table at its newest version.
+
+        Raises:
+            NotFound: The table does not exist any more.
+        """
+        return Table(self._table.store, self._table.path)
+
+    def read(self, source: str, consumed: dict[str, Any] | None, stager: Stager, newest: Table) -> SourceInput | None:
         """Return what is new since the version that was read last, or everything.
 
         Args:
             source: The name of the source.
             consumed: The version that was read last, as the manifest of the pipeline has it.
             stager: Stages parts of the table if everything is read, or if much has changed.
+            newest: The table at the version to read.
 
         Returns:
             The changes, or None if nothing is new.
 
         Raises:
-            NotFound: The table does not exist any more.
             DefinitionChanged: A column does not exist any more, or has another type.
         """
-        newest = Table(self._table.store, self._table.path)
         self._check_columns(source, newest.schema)
         before = None if consumed is None else ConsumedTable(**{"columns": [], **consumed})
         now = ConsumedTable(self._table.path, newest.version, _parse(newest)["commit_id"], self._column_ids(newest))

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.errors import RemoteStoreError
+from pds.producers.running import mark_functions
 from pds.store import native_handle
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class StageTasks:
             number: The number of the task.
             threads: How many threads encode what it writes. Defaults to one per processor.
         """
-        return _pds.run_pipeline_task(native_handle(self.store), self.path, self.nodes, self.job, number, threads)
+        nodes = mark_functions(self.store, self.path, self.nodes)
+        return _pds.run_pipeline_task(native_handle(self.store), self.path, nodes, self.job, number, threads)
 
 
 @dataclass(frozen=True)

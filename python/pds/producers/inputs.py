@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pds.producers.engine import BoundEngine, Engine, Part
     from pds.producers.graph import Node, SourceInput, UpdateArguments
     from pds.store import Store
+    from pds.table import Table
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,23 @@ class Inputs:
                 raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
 
     def of_tables(self, stored: Mapping[str, Any]) -> list[SourceInput]:
-        """Return the inputs for what is new in the attached tables; errors are those of `AttachedTable.read`.
+        """Return the inputs for what is new in the attached tables, each at one version, whichever sources it feeds.
 
         Args:
             stored: The sources and stages of the newest version, by name.
+
+        Raises:
+            NotFound: A table does not exist any more.
+            DefinitionChanged: As for `AttachedTable.read`.
         """
+        opened: dict[tuple[Store, str], Table] = {}
 
         def read(name: str) -> SourceInput | None:
+            attached = self.tables[name]
+            if attached.identity not in opened:
+                opened[attached.identity] = attached.open_newest()
             stager = TableStager(self.engine, self.arguments.engine, self._rows_of(name))
-            return self.tables[name].read(name, stored.get(name, {}).get("consumed"), stager)
+            return attached.read(name, stored.get(name, {}).get("consumed"), stager, opened[attached.identity])
 
         return self._collect(read, self.tables)
 

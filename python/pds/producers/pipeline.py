@@ -17,6 +17,7 @@ from pds.producers.explanation import Explanation, explain
 from pds.producers.function_digests import warn_of_change
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
+from pds.producers.running import mark_functions, refuse_own_update
 from pds.producers.tables import PipelineTable, read_nodes
 from pds.producers.upkeep import Upkeep
 from pds.producers.versions import PipelineVersion, Preview, find_difference
@@ -106,11 +107,12 @@ class Pipeline(Upkeep):
         Raises:
             ProduceError: A function raised an exception, or emitted what its stage cannot store.
             InvalidInput: A source or a version does not exist; a row does not fit the source; a key is deleted twice,
-                or both deleted and upserted.
+                or both deleted and upserted; or this is a function of a stage of this pipeline.
             CommitConflict: Another update came after `base_version`, or others came first until the timeout.
             DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
         """
+        refuse_own_update(self._location.store, self.path)
         arguments, pushed = self._make_arguments(base_version, idempotency_key), _merge_names(changes, named)
         inputs = self._make_inputs(arguments)
         # The update finds a replay itself, but only after the jobs of an engine that stages rows.
@@ -132,8 +134,8 @@ class Pipeline(Upkeep):
         """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.
 
         Of each table the changes since the version that was read last are read: their keys are read whole at the newest
-        version. Keys whose rows are the same stay unchanged. If a vacuum removed that version, all rows are read and
-        compared with those of the source.
+        version, which is the same for all sources that the table feeds. Keys whose rows are the same stay unchanged. If
+        a vacuum removed that version, all rows are read and compared with those of the source.
 
         Args:
             progress: As for `update`.
@@ -146,7 +148,9 @@ class Pipeline(Upkeep):
             ProduceError: As for `update`.
             DefinitionChanged: As for `update`; also if the types of a table's columns are others.
             CommitConflict: Other updates of the pipeline came first until the timeout.
+            InvalidInput: This is a function of a stage of this pipeline.
         """
+        refuse_own_update(self._location.store, self.path)
         with reported("refresh", progress):
             return self._refresh()
 
@@ -182,7 +186,7 @@ class Pipeline(Upkeep):
     def _update(self, inputs: list[SourceInput], arguments: UpdateArguments) -> UpdateResult:
         store = self._location.store
         requests = store.metrics()["requests"]
-        nodes = list(self._nodes.values())
+        nodes = mark_functions(store, self.path, self._nodes.values())
         with self._make_inputs(arguments).used(inputs) as sources:
             arguments = self._warn_of_changes(arguments)
             fields = _pds.update_pipeline(self._location.handle, self.path, nodes, sources, arguments)
@@ -200,7 +204,8 @@ class Pipeline(Upkeep):
     ) -> Preview:
         """Do all of an update but its commit, and return the version that it would make.
 
-        Arguments and errors are those of `update`; no version is made.
+        Arguments and errors are those of `update`; no version is made. An idempotency key that an update has used is
+        `InvalidInput`: that update would not be done again.
         """
         arguments = self._make_arguments(base_version, idempotency_key)
         inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
@@ -209,7 +214,7 @@ class Pipeline(Upkeep):
         return Preview(handle, self._location.store, self._memory_limit)
 
     def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
-        nodes = list(self._nodes.values())
+        nodes = mark_functions(self._location.store, self.path, self._nodes.values())
         with self._make_inputs(arguments).used(inputs) as sources:
             return _pds.preview_pipeline(self._location.handle, self.path, nodes, sources, arguments)
 
@@ -267,10 +272,11 @@ class Pipeline(Upkeep):
     ) -> UpdateResult:
         """Compute stages anew from all rows of their feeders, by one commit.
 
-        A stage whose definition is another than the stored one must be rebuilt: `update` refuses it. The old rows are
-        compared with the new ones, so the stages behind it are called for the keys that differ. If the types or the
-        order of its key or value are others, its tables are new, and all stages behind it are computed anew, too. A
-        hook that preserves values gets the old ones if the types are the same.
+        A stage whose definition is another than the stored one must be rebuilt: `update` refuses it. That its value may
+        be null where the stored one may not is no other definition. The old rows are compared with the new ones, so the
+        stages behind it are called for the keys that differ. If the types or the order of its key or value are others,
+        its tables are new, and all stages behind it are computed anew, too. A hook that preserves values gets the old
+        ones if the types are the same.
 
         Args:
             stages: Their names. Defaults to all whose definition has changed.
@@ -279,13 +285,14 @@ class Pipeline(Upkeep):
             progress: As for `update`.
 
         Raises:
-            InvalidInput: There is no such stage.
+            InvalidInput: There is no such stage, or this is a function of a stage of this pipeline.
             DefinitionChanged: The stored pipeline has a source or stage that is not declared, a source that is declared
                 otherwise, a stage with a higher version of its function, or another changed stage than those named.
             ProduceError: As for `update`.
             CommitConflict: As for `update`.
             InvalidType: An argument has an invalid type.
         """
+        refuse_own_update(self._location.store, self.path)
         names = [require_text("a stage", name) for name in stages]
         arguments = self._make_arguments(base_version, idempotency_key)
         with reported("rebuild", progress):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pds import _pds
-from pds.arguments import require_text
+from pds.arguments import require_text, require_timedelta
 from pds.defaults import RETENTION
 from pds.errors import InvalidInput, InvalidType
 from pds.flags import require_bool
@@ -19,6 +18,8 @@ from pds.table.checks import check_idempotency_key, check_limit, check_version
 from pds.table.results import History, VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from pds.producers.engine import BoundEngine, Engine
     from pds.table.location import TableLocation
 
@@ -188,11 +189,9 @@ class Upkeep(Declarations):
             InvalidType: An argument has an invalid type.
             NotFound: The pipeline has no version yet.
         """
-        if not isinstance(retention, timedelta):
-            raise InvalidType(f"retention must be a timedelta, not {retention!r}")
+        seconds = require_timedelta("retention", retention)
         require_bool("dry_run", dry_run)
         location = self._location
-        seconds = retention.total_seconds()
         with reported("vacuum", progress):
             fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, dry_run, location.timeout)
         return VacuumResult(**fields)

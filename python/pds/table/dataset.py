@@ -14,6 +14,7 @@ from pyarrow import fs
 from pds.arguments import check_column_names
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
 from pds.predicate import find_columns
+from pds.readers import make_reader
 from pds.table.checks import check_size
 
 if TYPE_CHECKING:
@@ -90,15 +91,22 @@ class SnapshotDataset(ds.FileSystemDataset):
             InvalidInput: A column does not exist, the filter is not valid, or the batch size is not positive.
             InvalidType: An argument has an invalid type.
         """
+        projection = columns if isinstance(columns, dict) else None
+        return ds.Scanner.from_batches(self._open_reader(columns, filter, batch_size), columns=projection)
+
+    def _open_reader(
+        self, columns: Columns, where: pc.Expression | None, batch_size: int | None
+    ) -> pa.RecordBatchReader:
+        """Return a stream of the columns, or of those that a projection uses."""
         if batch_size is not None:
             batch_size = check_size("batch_size", batch_size, "rows")
-        projection = columns if isinstance(columns, dict) else None
-        names = check_column_names(columns) if projection is None else _find_source_columns(projection, self.schema)
-        reader = self._source.scan(names, where=_combine_filters(self._where, filter)).to_reader()
-        if batch_size is not None:
-            # The scanner of pyarrow does not split the batches of a stream.
-            reader = pa.RecordBatchReader.from_batches(reader.schema, _split_batches(reader, batch_size))
-        return ds.Scanner.from_batches(reader, columns=projection)
+        is_projection = isinstance(columns, dict)
+        names = _find_source_columns(columns, self.schema) if is_projection else check_column_names(columns)
+        reader = self._source.scan(names, where=_combine_filters(self._where, where)).to_reader()
+        if batch_size is None:
+            return reader
+        # The scanner of pyarrow does not split the batches of a stream.
+        return make_reader(reader.schema, _split_batches(reader, batch_size))
 
     def to_table(
         self,
@@ -118,7 +126,11 @@ class SnapshotDataset(ds.FileSystemDataset):
         **_others: object,
     ) -> Iterator[pa.RecordBatch]:
         """Return the rows as batches, in bounded memory."""
-        yield from self.scanner(columns, filter, batch_size).to_batches()
+        if isinstance(columns, dict):
+            yield from self.scanner(columns, filter, batch_size).to_batches()
+        else:
+            # A scanner would read ahead of whoever takes some rows only.
+            yield from self._open_reader(columns, filter, batch_size)
 
     def head(
         self,
@@ -210,7 +222,9 @@ class SnapshotFragment:
         **others: Any,  # noqa: ANN401 passed on
     ) -> Iterator[pa.RecordBatch]:
         """Return the rows as batches, in bounded memory."""
-        return self.scanner(schema, columns, **others).to_batches()
+        if schema is not None:
+            _check_schema(schema, self._dataset.schema)
+        return self._dataset.to_batches(columns, **others)
 
     def count_rows(self, filter: pc.Expression | None = None, **_others: object) -> int:  # noqa: A002 pyarrow's name
         """Return the number of rows that match `filter`."""

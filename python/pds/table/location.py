@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 from pds import _pds
 from pds.arguments import check_seconds, require_text
-from pds.errors import InvalidType, UnsafeStore
-from pds.options import WriteOptions
+from pds.errors import UnsafeStore
+from pds.options import WriteOptions, resolve_options
 from pds.store import Store, is_remote_store, native_handle
 from pds.urls import join_url
 
@@ -34,10 +34,7 @@ class TableLocation:
             UnsafeStore: The store is a `remote_store.Store`, which has no conditional writes.
         """
         require_text("path", path)
-        if options is None:
-            options = WriteOptions()
-        if not isinstance(options, WriteOptions):
-            raise InvalidType(f"options must be a WriteOptions, not {type(options).__name__}")
+        options = resolve_options(options)
         _pds.check_options(options)
         if not isinstance(store, Store) and is_remote_store(store):
             raise UnsafeStore(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pds import _pds
+from pds.arguments import require_timedelta
 from pds.defaults import RETENTION
-from pds.errors import InvalidType, RemoteStoreError
+from pds.errors import RemoteStoreError
 from pds.flags import require_bool
 from pds.progress import reported
 from pds.table.exports import Exports
 from pds.table.results import CheckResult, VacuumResult, VerifyResult
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from pds.progress import ProgressArgument
 
 _logger = logging.getLogger(__name__)
@@ -47,11 +49,10 @@ class Maintenance(Exports):
             CommitConflict, CommitStateUnknown: As for `append`.
             ExportConflict: As for `export_delta` and `export_iceberg`. Nothing was removed.
         """
-        if not isinstance(retention, timedelta):
-            raise InvalidType(f"retention must be a timedelta, not {type(retention).__name__}")
+        seconds = require_timedelta("retention", retention)
         require_bool("dry_run", dry_run)
         with reported("vacuum", progress):
-            result = VacuumResult(**self._handle.vacuum(retention.total_seconds(), dry_run, self._location.timeout))
+            result = VacuumResult(**self._handle.vacuum(seconds, dry_run, self._location.timeout))
         if not dry_run:
             try:
                 self.refresh()

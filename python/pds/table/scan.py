@@ -11,6 +11,7 @@ import pyarrow as pa
 from pds import frames
 from pds.display import Summarized, Summary, list_columns, list_names, shorten_names
 from pds.progress import reported
+from pds.readers import make_reader, read_scan
 from pds.table.results import ScanPlan
 
 if TYPE_CHECKING:
@@ -43,12 +44,7 @@ class Rows(ABC):
         """Open a scan."""
 
     def _read_batches(self) -> Iterator[pa.RecordBatch]:
-        scan = self._open_scan()
-        try:
-            while (batch := scan.next_batch()) is not None:
-                yield batch
-        finally:
-            scan.close()
+        yield from read_scan(self._open_scan())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of batches, in bounded memory.
@@ -57,7 +53,7 @@ class Rows(ABC):
             VersionExpired: A vacuum removed the snapshot during the read.
             PartCorrupted: A file is not the file that was written.
         """
-        return pa.RecordBatchReader.from_batches(self.schema, self._read_batches())
+        return make_reader(self.schema, self._read_batches())
 
     def to_pyarrow(self, *, progress: ProgressArgument = False) -> pa.Table:
         """Return the rows as a pyarrow Table. Errors are those of `to_reader`.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, is_in_memory, read_stream
-from pds.errors import InvalidInput
+from pds.arguments import ArrowStream, check_schema_mode, is_in_memory, read_stream
 from pds.flags import require_bool
 from pds.predicate import Predicate, to_predicate
 from pds.progress import reported
@@ -95,8 +94,7 @@ class Writes(Snapshot):
                 changed the columns, or another commit added or renamed a column with the name of a new one, before the
                 commit. Nothing was committed. Repeat the write.
         """
-        if schema_mode not in ("strict", "merge"):
-            raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
+        check_schema_mode(schema_mode)
         mode = "merge_schema" if schema_mode == "merge" else "append"
         with reported("append", progress, data):
             return self._write(data, mode, idempotency_key, if_version)

@@ -289,7 +289,7 @@ def test_a_writer_that_takes_no_lease_does_not_make_others_wait() -> None:
                 store.write(f"{KEY}/_SUCCESS", b"", overwrite=True)
 
     def overwrite_until_disturbed() -> None:
-        for _ in range(100):
+        for _ in range(3_000):
             datasets.write_dataset(table, KEY, overwrite=True)
 
     thread = threading.Thread(target=disturb)

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -274,6 +275,41 @@ def test_two_processes_refresh_at_once(table: pds.Table) -> None:
     check(pipeline, table)
 
 
+def test_a_table_that_feeds_two_sources_is_read_at_one_version(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema)
+    other = pds.Table.create(memory_store, "other", schema)
+    table.append(pa.table({"id": [1], "v": [1]}))
+    pipeline = pds.Pipeline(memory_store, "p")
+    for name, feeding in (("a", table), ("b", pds.Table(memory_store, "t")), ("c", other)):
+        pipeline.source(name, feeding, key="id", value="v")
+    pipeline.join_rows("a", "b", name="both", how="full")
+    read, read_sources = attached.AttachedTable.read, []
+
+    def append_after(self: Any, source: str, *arguments: Any) -> Any:
+        new = read(self, source, *arguments)
+        read_sources.append(source)
+        number = 1 + len(read_sources)
+        for feeding in ("t", "other"):
+            pds.Table(memory_store, feeding).append(pa.table({"id": [number], "v": [number]}))
+        return new
+
+    monkeypatch.setattr(attached.AttachedTable, "read", append_after)
+    pipeline.refresh()
+    assert read_sources == ["a", "b", "c"]
+    assert plain_rows(pipeline["a"].read()) == plain_rows(pipeline["b"].read()) == [(1, 1)]
+    # Another table is read as it is when its turn comes.
+    assert plain_rows(pipeline["c"].read()) == [(2, 2), (3, 3)]
+    # The next refresh looks anew.
+    monkeypatch.undo()
+    pipeline.refresh()
+    numbers = [1, 2, 3, 4]
+    assert plain_rows(pipeline["a"].read()) == plain_rows(pipeline["b"].read()) == [(n, n) for n in numbers]
+    assert [row["value"] for row in pipeline["both"].read().to_pylist()] == [{"a": n, "b": n} for n in numbers]
+
+
 def test_pushed_and_attached_sources_commit_together(table: pds.Table) -> None:
     pipeline = open_pipeline(table)
     pipeline.source("names", key=pa.string(), value=pa.string())
@@ -421,7 +457,9 @@ def test_a_refresh_lands_beside_pushes_that_never_stop(table: pds.Table) -> None
             pushing.producer("orders", key=pa.string(), value=pa.float64(), name="totals")(total)
             pushing.source("names", key=pa.int64(), value=pa.string())
             pushing.producer("orders", key=pa.string(), value=pa.float64(), name="slow")(total)
-            pushing.update(names=pds.Changes([(calls, "x")]))
+            # As another process: a function cannot update its own pipeline.
+            with ThreadPoolExecutor(1) as other:
+                other.submit(pushing.update, names=pds.Changes([(calls, "x")])).result()
         return total(customer, amounts)
 
     pipeline.update(names=pds.Changes([(0, "x")]))
