@@ -265,10 +265,16 @@ def is_expression(value: object) -> TypeGuard[pc.Expression]:
     return isinstance(value, pc.Expression)
 
 
+def require_where(where: object) -> None:
+    """Raise an error if `where` is not a filter."""
+    if not isinstance(where, str) and not is_expression(where):
+        raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
+
+
 def check_where(where: object) -> None:
     """Raise an error if `where` is neither None nor a filter."""
-    if where is not None and not isinstance(where, str) and not is_expression(where):
-        raise InvalidType(f"where must be SQL or a pyarrow.compute.Expression, not {type(where).__name__}")
+    if where is not None:
+        require_where(where)
 
 
 def check_filter(schema: pa.Schema, where: pc.Expression) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pds.arguments import check_where, is_expression, require_text
+from pds.arguments import is_expression, require_text, require_where
 from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def to_predicate(where: object, schema: pa.Schema) -> str | Predicate:
     """
     if is_expression(where):
         return Predicate(where, schema)
-    check_where(where)
+    require_where(where)
     return require_text("where", where)
 
 

@@ -107,7 +107,7 @@ class Pipeline(Upkeep):
         Raises:
             ProduceError: A function raised an exception, or emitted what its stage cannot store.
             InvalidInput: A source or a version does not exist; a row does not fit the source; a key is deleted twice,
-                or both deleted and upserted; or this is a function of a stage of this pipeline.
+                or both deleted and upserted; or a function of a stage calls this for its own pipeline.
             CommitConflict: Another update came after `base_version`, or others came first until the timeout.
             DefinitionChanged: The graph is not the one that is stored; see `rebuild`, `remove` and `rename`.
             InvalidType: An argument has an invalid type.
@@ -148,7 +148,7 @@ class Pipeline(Upkeep):
             ProduceError: As for `update`.
             DefinitionChanged: As for `update`; also if the types of a table's columns are others.
             CommitConflict: Other updates of the pipeline came first until the timeout.
-            InvalidInput: This is a function of a stage of this pipeline.
+            InvalidInput: A function of a stage calls this for its own pipeline.
         """
         refuse_own_update(self._location.store, self.path)
         with reported("refresh", progress):
@@ -204,8 +204,7 @@ class Pipeline(Upkeep):
     ) -> Preview:
         """Do all of an update but its commit, and return the version that it would make.
 
-        Arguments and errors are those of `update`; no version is made. An idempotency key that an update has used is
-        `InvalidInput`: that update would not be done again.
+        Arguments and errors are those of `update`; no version is made.
         """
         arguments = self._make_arguments(base_version, idempotency_key)
         inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
@@ -272,11 +271,10 @@ class Pipeline(Upkeep):
     ) -> UpdateResult:
         """Compute stages anew from all rows of their feeders, by one commit.
 
-        A stage whose definition is another than the stored one must be rebuilt: `update` refuses it. That its value may
-        be null where the stored one may not is no other definition. The old rows are compared with the new ones, so the
-        stages behind it are called for the keys that differ. If the types or the order of its key or value are others,
-        its tables are new, and all stages behind it are computed anew, too. A hook that preserves values gets the old
-        ones if the types are the same.
+        A stage whose definition is another than the stored one must be rebuilt: `update` refuses it. The old rows are
+        compared with the new ones, so the stages behind it are called for the keys that differ. If the types or the
+        order of its key or value are others, its tables are new, and all stages behind it are computed anew, too. A
+        hook that preserves values gets the old ones if the types are the same.
 
         Args:
             stages: Their names. Defaults to all whose definition has changed.
@@ -285,7 +283,7 @@ class Pipeline(Upkeep):
             progress: As for `update`.
 
         Raises:
-            InvalidInput: There is no such stage, or this is a function of a stage of this pipeline.
+            InvalidInput: There is no such stage, or a function of one calls this for its own pipeline.
             DefinitionChanged: The stored pipeline has a source or stage that is not declared, a source that is declared
                 otherwise, a stage with a higher version of its function, or another changed stage than those named.
             ProduceError: As for `update`.
