@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import targets
 from cases import CASES, OPERATIONS, STORES, Case
 from data import DATA
 from figures import Figures
+from sections import filled
 from systems import BY_KEY
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TITLES = {**{key: kind.title for key, kind in BY_KEY.items()}, "spark": "df.writ
 
 
 def write(document: Path, results: Path) -> None:
-    """Fills the sections between the markers for which there are figures; all else is left alone."""
+    """Fills the sections between the markers; rows without figures are left alone."""
     found = Figures.load(results)
     text = document.read_text()
     for name, lines in {
@@ -41,17 +41,6 @@ def write(document: Path, results: Path) -> None:
         if lines:
             text = filled(text, f"peers {name}", lines)
     document.write_text(text)
-
-
-def filled(text: str, name: str, lines: list[str]) -> str:
-    """The text with other lines between two markers."""
-    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
-    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    section = "\n".join([begin, "", *lines, "", end])
-    new, count = pattern.subn(lambda _: section, text)
-    if count != 1:
-        raise ValueError(f"the document has {count} sections {name!r}")
-    return new
 
 
 def table(head: list[str], rows: list[list[str]], words: int = 1) -> list[str]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import report as peers_report
+from sections import filled
 
 from tables import targets
 from tables.cases import CASES, STORES, Case
@@ -53,10 +54,10 @@ _TARGET_HEAD = ["what", "store", "best peer", "to reach", "measured", "reached"]
 
 
 def write(document: Path, found: Figures) -> None:
-    """Fills the sections between the markers for which there are figures; all else is left alone."""
+    """Fills the sections between the markers; rows without figures are left alone."""
     text = document.read_text()
     for name, lines in sections(found).items():
-        text = peers_report.filled(text, name, [lines])
+        text = filled(text, name, lines.splitlines())
     document.write_text(text)
 
 
