@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use arrow_schema::{DataType, TimeUnit};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,6 +49,22 @@ impl DataFile {
         (self.size_bytes, self.total_rows) == (other.size_bytes, other.total_rows)
             && self.columns == other.columns
             && self.constants == other.constants
+    }
+
+    /// Whether the listed bounds of a column of this type are those of its values. Earlier versions read what other
+    /// writers store as a number of seconds as milliseconds, and listed such bounds.
+    pub(crate) fn knows_bounds(&self, id: u32, data_type: &DataType) -> bool {
+        let value_type = match data_type {
+            DataType::Dictionary(_, values) => values.as_ref(),
+            other => other,
+        };
+        let has_seconds = matches!(
+            value_type,
+            DataType::Timestamp(TimeUnit::Second, _) | DataType::Time32(TimeUnit::Second)
+        );
+        // The value of a path was never read as anything else.
+        let is_of_others = self.columns.is_some() && !self.constants.contains_key(&id);
+        !(has_seconds && is_of_others)
     }
 
     /// How many bytes at the end of the file are read to open it: its footer, or all of a small file.

@@ -18,6 +18,32 @@ pub(crate) fn can_widen(from: &DataType, to: &DataType) -> bool {
     }
 }
 
+/// Whether a column of the type `from` in another writer's file can be read as one of the type `to`: it can become one
+/// without rewriting the file, or Parquet stores both alike, lists whatever their offsets, and decimals whatever their
+/// width.
+pub(crate) fn can_read_as(from: &DataType, to: &DataType) -> bool {
+    use DataType as D;
+    match (from, to) {
+        _ if can_widen(from, to) => true,
+        (D::Dictionary(_, value), _) => can_read_as(value, to),
+        (
+            D::List(from)
+            | D::LargeList(from)
+            | D::ListView(from)
+            | D::LargeListView(from)
+            | D::FixedSizeList(from, _),
+            D::List(to) | D::LargeList(to) | D::ListView(to) | D::LargeListView(to),
+        ) => item_fits(from, to, &can_read_as),
+        (D::FixedSizeList(from, length), D::FixedSizeList(to, same)) => {
+            length == same && item_fits(from, to, &can_read_as)
+        }
+        _ => match (precision_and_scale(from), precision_and_scale(to)) {
+            (Some((digits, scale)), Some((more, same))) => digits <= more && scale == same,
+            _ => nested_types_fit(from, to, &can_read_as),
+        },
+    }
+}
+
 /// Whether input of the type `from` can be written to a column of the type `to`: every value has an equal
 /// one in `to`, or the conversion fails because it is out of range.
 pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
@@ -95,8 +121,8 @@ fn nested_types_fit(
                     .zip(to)
                     .all(|(from, to)| item_fits(from, to, rule))
         }
-        // Entries, keys and values are called differently by different writers.
-        (D::Map(from, sorted), D::Map(to, same)) if sorted == same => {
+        // Entries, keys and values are called differently by different writers. Any map may be called unsorted.
+        (D::Map(from, from_sorted), D::Map(to, to_sorted)) if *from_sorted || !*to_sorted => {
             match (from.data_type(), to.data_type()) {
                 (D::Struct(from), D::Struct(to)) => {
                     let mut fields = from.iter().zip(to);

@@ -123,6 +123,7 @@ fn estimate_rows(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> u
 
 fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) -> Result<()> {
     for leaf in file.leaves(root) {
+        file.check_not_encrypted(leaf)?;
         let bytes = chunks
             .slice(&file.chunk_range(group, leaf))
             .ok_or_else(|| {

@@ -8,12 +8,12 @@
 //! A file has two schemas: `schema` is what was written (the Arrow schema that the file keeps, if it fits); the stored
 //! schema is what the decoder returns before the conversion to `schema`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use arrow_schema::{FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -23,6 +23,7 @@ use parquet::schema::types::Type;
 use super::narrow::decoded_field;
 use super::seal::{CREATED_BY, PAGE_CHECKSUM_BYTES, PARQUET_TRAILER_BYTES, PageSeal, Seal, hash};
 use super::types::storage_schema;
+use super::written_schema::{with_plain_seconds, written_schema};
 use super::{dictionary, footer, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -32,6 +33,10 @@ pub const TAIL_BYTES: u64 = 64 << 10;
 const VALUE_BYTES: u64 = 8;
 /// The first and the last bytes of a Parquet file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
+/// The last bytes of a Parquet file whose footer is encrypted.
+const ENCRYPTED_MAGIC: &[u8] = b"PARE";
+/// The detail of errors about encrypted files and columns.
+pub(crate) const ENCRYPTED: &str = "encrypted";
 
 /// The footer, seal and schemas of an open file.
 #[derive(Debug, Clone)]
@@ -50,6 +55,8 @@ pub struct ParquetFile {
     leaves: Option<Arc<[usize]>>,
     /// The dictionaries that the seal keeps, by the index of their field.
     dictionaries: Arc<HashMap<usize, ArrayRef>>,
+    /// The leaf columns that are encrypted.
+    encrypted_leaves: Arc<BTreeSet<usize>>,
     /// What row groups are decoded with, before the conversion to `schema`.
     pub(super) reader: ArrowReaderMetadata,
 }
@@ -67,15 +74,19 @@ pub(super) fn corruption(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::PartCorrupted, message)
 }
 
+fn encrypted_error(what: &str) -> Error {
+    corruption(format!("{what} encrypted, which pds cannot read"))
+        .with_detail(ENCRYPTED)
+        .with_hint("write the file again without encryption")
+}
+
 impl ParquetFile {
     /// Opens a file of `length` bytes by its last bytes, `tail`.
     pub fn open(tail: &Bytes, length: u64) -> Result<FileOpenResult> {
         let Some(trailer_start) = tail.len().checked_sub(PARQUET_TRAILER_BYTES) else {
             return Err(corruption(format!("not a Parquet file ({length} bytes)")));
         };
-        if &tail[trailer_start + 4..] != MAGIC {
-            return Err(corruption("not a Parquet file: no PAR1 at its end"));
-        }
+        check_magic(&tail[trailer_start + 4..])?;
         let footer_length = tail[trailer_start..]
             .first_chunk()
             .map_or(0, |b| u32::from_le_bytes(*b) as usize);
@@ -114,7 +125,7 @@ impl ParquetFile {
         {
             return Err(corruption("the footer does not match its checksum"));
         }
-        let metadata = decode_footer(&tail[footer_start..trailer_start])?;
+        let (metadata, encrypted_leaves) = decode_footer(&tail[footer_start..trailer_start])?;
         let written_by_pds = metadata
             .file_metadata()
             .created_by()
@@ -129,7 +140,9 @@ impl ParquetFile {
         if let Some(seal) = &seal {
             check_seal(seal, &metadata, seal_start)?;
         }
-        Self::from_metadata(metadata, seal, length, (seal_start, footer_hash))
+        let mut file = Self::from_metadata(metadata, seal, length, (seal_start, footer_hash))?;
+        file.encrypted_leaves = Arc::new(encrypted_leaves);
+        Ok(FileOpenResult::Ready(Box::new(file)))
     }
 
     fn from_metadata(
@@ -137,7 +150,7 @@ impl ParquetFile {
         seal: Option<Seal>,
         length: u64,
         (seal_start, footer_hash): (u64, u64),
-    ) -> Result<FileOpenResult> {
+    ) -> Result<Self> {
         check_ranges(&metadata, length)?;
         let unreadable = |e| corruption(format!("the schema cannot be read: {e}")).with_source(e);
         let metadata = Arc::new(metadata);
@@ -155,7 +168,7 @@ impl ParquetFile {
             dictionaries: Vec::new(),
             ..seal
         });
-        Ok(FileOpenResult::Ready(Box::new(Self {
+        Ok(Self {
             length,
             seal_start,
             footer_hash,
@@ -163,8 +176,9 @@ impl ParquetFile {
             seal: seal.map(Arc::new),
             schema,
             dictionaries: Arc::new(dictionaries),
+            encrypted_leaves: Arc::default(),
             reader,
-        })))
+        })
     }
 
     /// The decoded footer.
@@ -285,6 +299,20 @@ impl ParquetFile {
         ranges
     }
 
+    pub(super) fn is_encrypted(&self, leaf: usize) -> bool {
+        self.encrypted_leaves.contains(&leaf)
+    }
+
+    /// Refuses a leaf column that is encrypted.
+    pub(crate) fn check_not_encrypted(&self, leaf: usize) -> Result<()> {
+        if !self.is_encrypted(leaf) {
+            return Ok(());
+        }
+        let descriptor = self.metadata().file_metadata().schema_descr();
+        let path = descriptor.column(leaf).path().string();
+        Err(encrypted_error(&format!("column {path:?} is")))
+    }
+
     /// Compares a chunk with its checksum; does nothing if the file has no checksums.
     pub fn check_chunk(&self, group: usize, leaf: usize, bytes: &[u8]) -> Result<()> {
         let Some(seal) = &self.seal else {
@@ -352,7 +380,11 @@ pub(super) fn reader_with_schema_hint(
     let Ok(storage) = storage_schema(written) else {
         return plain;
     };
-    let decoded_fields: Vec<FieldRef> = storage.fields().iter().map(decoded_field).collect();
+    let fields = written.fields().iter().zip(plain.schema().fields());
+    let fields = storage.fields().iter().map(decoded_field).zip(fields);
+    let decoded_fields: Vec<FieldRef> = fields
+        .map(|(decoded, (written, inferred))| with_plain_seconds(&decoded, written, inferred))
+        .collect();
     let reader_with = |fields: Vec<FieldRef>| {
         let schema = Arc::new(Schema::new(fields));
         ArrowReaderMetadata::try_new(Arc::clone(metadata), reader_options().with_schema(schema))
@@ -380,12 +412,28 @@ fn decode_dictionaries(seal: &Seal) -> HashMap<usize, ArrayRef> {
         .collect()
 }
 
-fn decode_footer(footer: &[u8]) -> Result<ParquetMetaData> {
+fn check_magic(last_bytes: &[u8]) -> Result<()> {
+    if last_bytes == ENCRYPTED_MAGIC {
+        Err(encrypted_error("the file is"))
+    } else if last_bytes == MAGIC {
+        Ok(())
+    } else {
+        Err(corruption("not a Parquet file: no PAR1 at its end"))
+    }
+}
+
+/// Decodes a footer; also returns the leaf columns that are encrypted.
+fn decode_footer(footer: &[u8]) -> Result<(ParquetMetaData, BTreeSet<usize>)> {
     let unreadable = |reason: &str| corruption(format!("the footer cannot be read: {reason}"));
-    footer::check(footer).map_err(unreadable)?;
-    std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
-        .map_err(|panic| unreadable(panic_text(panic.as_ref())))?
-        .map_err(|e| unreadable(&e.to_string()).with_source(e))
+    let encrypted_leaves = footer::find_encrypted_columns(footer).map_err(unreadable)?;
+    let decoded = std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
+        .map_err(|panic| unreadable(panic_text(panic.as_ref())))?;
+    match decoded {
+        Ok(metadata) => Ok((metadata, encrypted_leaves)),
+        // Its writer left out what other readers need to know of an encrypted column.
+        Err(_) if !encrypted_leaves.is_empty() => Err(encrypted_error("a column of the file is")),
+        Err(e) => Err(unreadable(&e.to_string()).with_source(e)),
+    }
 }
 
 /// Refuses a seal with other chunks than the file has, or with more checksums of pages than there are bytes.
@@ -443,51 +491,10 @@ fn check_ranges(metadata: &ParquetMetaData, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// The Arrow schema that the file keeps, if it has the same columns as the file.
-fn written_schema(metadata: &ParquetMetaData, inferred: &SchemaRef) -> Option<SchemaRef> {
-    use base64::Engine;
-    let key_values = metadata.file_metadata().key_value_metadata()?;
-    let encoded = key_values
-        .iter()
-        .find(|kv| kv.key == parquet::arrow::ARROW_SCHEMA_META_KEY)?
-        .value
-        .as_ref()?;
-    let bytes = base64::engine::general_purpose::STANDARD
-        .decode(encoded)
-        .ok()?;
-    let message = bytes
-        .get(8..)
-        .filter(|_| bytes.starts_with(&[0xff; 4]))
-        .unwrap_or(&bytes);
-    let ipc_schema = arrow_ipc::root_as_message(message)
-        .ok()?
-        .header_as_schema()?;
-    let schema = std::panic::catch_unwind(|| arrow_ipc::convert::fb_to_schema(ipc_schema)).ok()?;
-    let same_names = schema.fields().len() == inferred.fields().len()
-        && schema
-            .fields()
-            .iter()
-            .zip(inferred.fields())
-            .all(|(a, b)| a.name() == b.name());
-    let decodable = schema.fields().iter().zip(inferred.fields()).all(|(a, b)| {
-        // If one is nested and the other is not, the schema belongs to another file.
-        is_nested(a.data_type()) == is_nested(b.data_type())
-    });
-    (same_names && decodable).then(|| Arc::new(schema))
-}
-
-fn is_nested(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, value) => is_nested(value),
-        DataType::RunEndEncoded(_, values) => is_nested(values.data_type()),
-        other => other.is_nested(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow_array::{Int64Array, RecordBatch, StringArray, StructArray};
-    use arrow_schema::Field;
+    use arrow_schema::{DataType, Field};
     use parquet::arrow::ArrowWriter;
 
     use super::*;

@@ -3,6 +3,13 @@
 //! A footer is a Thrift struct in the compact protocol. It states the length of its lists and the nesting of its
 //! schema, and a decoder allocates memory for what it states. So the length of every list is compared with the bytes
 //! that are left, and the nesting with a limit.
+//!
+//! A file may have encrypted columns and a footer that can be read. [`find_encrypted_columns`] names them, because to a
+//! decoder without the keys they look like damaged ones.
+//!
+//! Source: "Parquet Modular Encryption" in the Parquet format, `Encryption.md` and `parquet.thrift`.
+
+use std::collections::BTreeSet;
 
 use super::thrift::{I16, I64, LIST, STRUCT, ThriftReader, ThriftResult};
 
@@ -13,19 +20,43 @@ const MAX_SCHEMA_DEPTH: usize = 400;
 const SCHEMA_FIELD: i32 = 2;
 /// The id, in a schema element, of the number of its children.
 const CHILDREN_FIELD: i32 = 5;
+/// The id, in the footer, of the list of row groups.
+const ROW_GROUPS_FIELD: i32 = 4;
+/// The id, in the footer, of the algorithm by which columns are encrypted.
+const ENCRYPTION_FIELD: i32 = 8;
+/// The id, in a row group, of the list of its column chunks.
+const COLUMNS_FIELD: i32 = 1;
+/// The id, in a column chunk, of what says by which key it is encrypted.
+const CRYPTO_METADATA_FIELD: i32 = 8;
 
 /// Checks lengths, nesting and the schema's tree; an error is the reason.
-pub(super) fn check(footer: &[u8]) -> ThriftResult {
+fn check(footer: &[u8]) -> ThriftResult {
+    find_encrypted_columns(footer).map(drop)
+}
+
+/// Checks lengths, nesting and the schema's tree; an error is the reason. Returns the indices of the leaf columns that
+/// are encrypted in some row group.
+pub(super) fn find_encrypted_columns(footer: &[u8]) -> ThriftResult<BTreeSet<usize>> {
     let mut reader = ThriftReader(footer);
-    let mut last_field_id = 0;
+    let (mut last_field_id, mut row_groups, mut is_encrypted) = (0, None, false);
     while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
         if field == SCHEMA_FIELD && field_type == LIST {
             reader.check_schema()?;
-        } else {
-            reader.skip_value(field_type, 0)?;
+            continue;
         }
+        if field == ROW_GROUPS_FIELD && field_type == LIST {
+            row_groups = Some(ThriftReader(reader.0));
+        }
+        is_encrypted |= field == ENCRYPTION_FIELD;
+        reader.skip_value(field_type, 0)?;
     }
-    Ok(())
+    let mut encrypted_columns = BTreeSet::new();
+    if let Some(mut row_groups) = row_groups.filter(|_| is_encrypted) {
+        row_groups.read_list(&[STRUCT], |group| {
+            group.find_encrypted_chunks(&mut encrypted_columns)
+        })?;
+    }
+    Ok(encrypted_columns)
 }
 
 /// Does the same as [`check`] for the footer of a whole file.
@@ -72,6 +103,30 @@ impl ThriftReader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Adds the indices of a row group's column chunks that are encrypted.
+    fn find_encrypted_chunks(&mut self, encrypted_columns: &mut BTreeSet<usize>) -> ThriftResult {
+        let mut last_field_id = 0;
+        while let Some((field, field_type)) = self.read_field_header(&mut last_field_id)? {
+            if field == COLUMNS_FIELD && field_type == LIST {
+                let is_encrypted = self.read_list(&[STRUCT], Self::is_encrypted_chunk)?;
+                let columns = is_encrypted.iter().enumerate();
+                encrypted_columns.extend(columns.filter(|(_, is)| **is).map(|(column, _)| column));
+            } else {
+                self.skip_value(field_type, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_encrypted_chunk(&mut self) -> ThriftResult<bool> {
+        let (mut last_field_id, mut is_encrypted) = (0, false);
+        while let Some((field, field_type)) = self.read_field_header(&mut last_field_id)? {
+            is_encrypted |= field == CRYPTO_METADATA_FIELD;
+            self.skip_value(field_type, 2)?;
+        }
+        Ok(is_encrypted)
     }
 
     fn read_child_count(&mut self) -> ThriftResult<usize> {
@@ -145,6 +200,28 @@ mod tests {
         for end in 0..longer.len() {
             assert!(check_file(&longer[..end]).is_err(), "{end}");
         }
+    }
+
+    #[test]
+    fn encrypted_columns_are_named() {
+        // Two row groups of three chunks, of which the second one, and in one the third one, has a key.
+        let (plain, encrypted) = (&b"\x26\x08\x00"[..], &b"\x26\x08\x6c\x1c\x00\x00\x00"[..]);
+        let group = |chunks: [&[u8]; 3]| [b"\x19\x3c", &chunks.concat()[..], b"\x00"].concat();
+        let groups = [
+            group([plain, encrypted, plain]),
+            group([plain, encrypted, encrypted]),
+        ];
+        let row_groups = [b"\x19\x2c", &groups.concat()[..]].concat();
+        let algorithm = b"\x4c\x1c\x00\x00";
+        let whole = footer(&[&row_groups[..], algorithm, b"\x00"].concat());
+        // The signature of the footer follows it.
+        let signed = [&whole[..], &[7; 28]].concat();
+        assert_eq!(find_encrypted_columns(&signed), Ok(BTreeSet::from([1, 2])));
+        for end in 0..whole.len() {
+            assert!(find_encrypted_columns(&whole[..end]).is_err(), "{end}");
+        }
+        let without_keys = footer(&[&row_groups[..], b"\x00"].concat());
+        assert_eq!(find_encrypted_columns(&without_keys), Ok(BTreeSet::new()));
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod text;
 mod thrift;
 pub mod types;
 pub mod writer;
+pub(crate) mod written_schema;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

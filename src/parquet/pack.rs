@@ -3,7 +3,8 @@
 //! arrow-cast builds a dictionary of the numbers that the source stores, whatever their unit, and cannot build one of
 //! booleans, durations or lists. So the values are first cast to the value type of the dictionary ([`unpack_type`]);
 //! then the dictionary is built of the distinct values ([`pack`]). Too many values for the key type are an
-//! [`ArrowError::DictionaryKeyOverflowError`].
+//! [`ArrowError::DictionaryKeyOverflowError`]. Nor does arrow-cast convert between sorted and unsorted maps: the Arrow
+//! schema says which maps are sorted, Parquet does not.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
 use arrow_select::take::take;
 
-/// `target`, with the value type in place of each dictionary that is not a dictionary in `source`.
+/// `target`, with the value type in place of each dictionary that is not a dictionary in `source`, and with maps that
+/// are sorted where those of `source` are.
 pub(super) fn unpack_type(source: &DataType, target: &DataType) -> DataType {
     use DataType::{
         Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
@@ -43,7 +45,8 @@ pub(super) fn unpack_type(source: &DataType, target: &DataType) -> DataType {
         (_, ListView(field)) => ListView(item(field)),
         (_, LargeListView(field)) => LargeListView(item(field)),
         (_, FixedSizeList(field, size)) => FixedSizeList(item(field), *size),
-        (_, Map(field, sorted)) => Map(item(field), *sorted),
+        // A cast cannot change whether a map is sorted; `pack` does.
+        (Map(_, sorted), Map(field, _)) | (_, Map(field, sorted)) => Map(item(field), *sorted),
         (_, Struct(fields)) => {
             let child = |(at, field): (usize, &FieldRef)| {
                 let data_type = unpack_type(child_type(source, at, field), field.data_type());
@@ -85,7 +88,8 @@ fn child_type<'t>(source: &'t DataType, at: usize, field: &Field) -> &'t DataTyp
     source_field.map_or(&DataType::Null, |source_field| source_field.data_type())
 }
 
-/// Converts an array of the type that [`unpack_type`] returned to `target`, by building its dictionaries.
+/// Converts an array of the type that [`unpack_type`] returned to `target`, by building its dictionaries, and by
+/// setting whether maps are sorted.
 pub(super) fn pack(array: ArrayRef, target: &DataType) -> Result<ArrayRef, ArrowError> {
     if array.data_type() == target {
         return Ok(array);

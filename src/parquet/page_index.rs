@@ -4,7 +4,7 @@
 //! checksums in the seal before they are decoded; of another maker's file nothing can be compared. An index that does
 //! not fit its checksum, is cut off, or claims what cannot be is an error of the kind [`ErrorKind::PartCorrupted`]. An
 //! index that is missing, or that is of another maker and has pages in an unknown order, is None: the chunk is read as
-//! a whole.
+//! a whole. Also None are bounds of another maker that cannot be used, such as those with a negative number of nulls.
 //!
 //! Source: "Page Index" in the Parquet format, `PageIndex.md` and `parquet.thrift`.
 
@@ -83,7 +83,7 @@ impl ParquetFile {
     pub(crate) fn index_ranges(&self, group: usize, leaf: usize) -> Option<IndexRanges> {
         let row_group = self.metadata().row_group(group);
         let column = row_group.column(leaf);
-        if usize::try_from(row_group.num_rows()).ok()? < MIN_PAGED_ROWS {
+        if usize::try_from(row_group.num_rows()).ok()? < MIN_PAGED_ROWS || self.is_encrypted(leaf) {
             return None;
         }
         let indexes = self.chunks_end()..self.indexes_end();
@@ -171,7 +171,8 @@ impl ParquetFile {
         pages.check(self, (group, leaf), chunks, &RowRanges::all(pages.rows))
     }
 
-    /// Checks and decodes the column index of a chunk of `pages` pages, given its bytes; None if it has none.
+    /// Checks and decodes the column index of a chunk of `pages` pages, given its bytes; None if it has none that can
+    /// be used.
     pub(crate) fn decode_bounds(
         &self,
         group: usize,
@@ -191,19 +192,14 @@ impl ParquetFile {
         {
             return Err(corrupted("it does not match its checksum"));
         }
-        let parsed = read_column_index(&column_index).map_err(corrupted)?;
-        if parsed.null_pages.len() != pages {
-            return Err(corrupted(
-                "it has another number of pages than the offset index",
-            ));
+        let is_sealed = ranges.seal.is_some();
+        let parsed = read_column_index(&column_index).map_err(str::to_owned);
+        match parsed.and_then(|parts| parts.into_bounds(column, pages, is_sealed)) {
+            Ok(bounds) => Ok(Some(bounds)),
+            Err(reason) if is_sealed => Err(corrupted(&reason)),
+            // Some makers write indexes that make no sense; the pages are right without them.
+            Err(_) => Ok(None),
         }
-        let null_counts = parsed.null_counts.clone();
-        let index = parsed.build(column).map_err(|e| corrupted(&e))?;
-        Ok(Some(PageBounds {
-            index,
-            null_counts,
-            is_sealed: ranges.seal.is_some(),
-        }))
     }
 }
 
@@ -448,6 +444,24 @@ fn read_column_index(bytes: &[u8]) -> ThriftResult<ColumnIndexParts<'_>> {
 }
 
 impl ColumnIndexParts<'_> {
+    /// The bounds of `pages` pages, or the reason why there are none.
+    fn into_bounds(
+        self,
+        column: &ColumnChunkMetaData,
+        pages: usize,
+        is_sealed: bool,
+    ) -> std::result::Result<PageBounds, String> {
+        if self.null_pages.len() != pages {
+            return Err("it has another number of pages than the offset index".to_owned());
+        }
+        let null_counts = self.null_counts.clone();
+        Ok(PageBounds {
+            index: self.build(column)?,
+            null_counts,
+            is_sealed,
+        })
+    }
+
     fn build(
         self,
         column: &ColumnChunkMetaData,
@@ -570,7 +584,7 @@ mod tests {
             seed ^= seed << 17;
             (seed >> 1) % below
         };
-        let (mut refused, mut ignored) = (0, 0);
+        let (mut refused, mut ignored, mut unbounded) = (0, 0, 0);
         for round in 0..6000_usize {
             let ranges = file.index_ranges(0, round % 2).unwrap();
             let index = if round % 4 < 2 {
@@ -586,7 +600,8 @@ mod tests {
             }
             let bytes = Bytes::from(bytes);
             match decode(&file, round % 2, &bytes) {
-                Ok((Some(pages), _)) => {
+                Ok((Some(pages), bounds)) => {
+                    unbounded += usize::from(bounds.is_none());
                     let rows = RowRanges::all(ROWS as usize);
                     // Every page is either as the header says or is refused.
                     let checked = pages.check(&file, (0, round % 2), &chunks(&bytes), &rows);
@@ -595,11 +610,26 @@ mod tests {
                 Ok((None, _)) => ignored += 1,
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::PartCorrupted);
+                    // Without its column index a chunk is read with all of its pages.
+                    assert!(round % 4 < 2, "{error}");
                     refused += 1;
                 }
             }
         }
         assert!(refused > 500 && ignored > 500, "{refused} {ignored}");
+        assert!(unbounded > 100, "{unbounded}");
+    }
+
+    #[test]
+    fn a_negative_number_of_nulls_gives_no_bounds() {
+        // Two pages of nulls, without bounds: -1 and 2 nulls.
+        let index = |counts: [u8; 2]| {
+            let start: [u8; 12] = [0x19, 0x21, 1, 1, 0x19, 0x28, 0, 0, 0x19, 0x28, 0, 0];
+            [&start[..], &[0x15, 0, 0x19, 0x26], &counts, &[0]].concat()
+        };
+        assert!(read_column_index(&index([2, 4])).is_ok());
+        let reason = read_column_index(&index([1, 4])).err();
+        assert_eq!(reason, Some("a page has a negative number of nulls"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
-use super::foreign_files::{check_types, file_entry, with_timestamps_of};
+use super::foreign_files::{check_types, file_entry, refuse_encrypted, with_types_of};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
@@ -271,10 +271,11 @@ async fn read_file_entry(
     columns: &TableColumns,
     values: &PartitionValues,
 ) -> Result<DataFile> {
-    let part = open(table.store(), path, TAIL_BYTES).await?;
     let with_path = |e: Error| e.with_path(path);
+    let part = open(table.store(), path, TAIL_BYTES).await;
+    let part = part.map_err(|e| with_path(refuse_encrypted(e)))?;
     let fields = match_columns(&part.file.schema, columns).map_err(with_path)?;
-    let part = with_timestamps_of(part, &fields, columns);
+    let part = with_types_of(part, &fields, columns);
     check_types(&part, columns, &fields).map_err(with_path)?;
     file_entry(&part, columns, &fields, values).map_err(with_path)
 }

@@ -54,6 +54,16 @@ pub(super) fn change_columns() -> [Field; 3] {
     ]
 }
 
+/// Refuses to give a column the name of a change column: the changes of the table could not be read any more.
+pub(super) fn check_not_reserved(name: &str) -> Result<()> {
+    if change_columns().iter().all(|column| column.name() != name) {
+        return Ok(());
+    }
+    let message =
+        format!("column {name:?} has the name of a column of scan_changes; drop or rename it");
+    Err(Error::invalid(message))
+}
+
 /// Streams the changes of the versions after `since`, up to and including `until`: rows with the named columns of
 /// `until`, or all (all nullable), and the change columns.
 ///

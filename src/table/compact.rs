@@ -108,8 +108,10 @@ pub async fn sort(
     let (newest, reader) = open_newest(table, options.timeout).await?;
     let sort_by = find_sort_columns(&reader.columns, &reader.manifest, by)?;
     let data_files = reader.files.iter().map(|listed| &listed.file);
-    let bytes: u64 = data_files.clone().map(|file| file.size_bytes).sum();
-    let row_count: u64 = data_files.clone().map(|file| file.total_rows).sum();
+    let bytes = data_files.clone().map(|file| file.size_bytes);
+    let bytes = bytes.fold(0, u64::saturating_add);
+    let row_count = data_files.clone().map(|file| file.total_rows);
+    let row_count = row_count.fold(0, u64::saturating_add);
     expect_rows_of(&reader, 0..reader.files.len());
     let file_count = bytes.div_ceil(target_bytes).max(1);
     let mut options = options.clone();
@@ -127,7 +129,8 @@ pub async fn sort(
 /// Says how many rows are rewritten at most: deleted ones are left out.
 fn expect_rows_of(reader: &SnapshotReader, files: impl Iterator<Item = usize>) {
     if let Some(progress) = progress::current() {
-        progress.expect_rows(files.map(|file| reader.files[file].file.total_rows).sum());
+        let rows = files.map(|file| reader.files[file].file.total_rows);
+        progress.expect_rows(rows.fold(0, u64::saturating_add));
     }
 }
 

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_schema::DataType;
 use object_store::PutMode;
 use serde_json::Value;
 
@@ -142,8 +143,9 @@ impl DeleteWhere<'_> {
                 .await?;
         let key_plan = reader.key_id().and_then(|id| {
             let index = columns.ids.iter().position(|column_id| *column_id == id)?;
-            let range = filter.to_closed_range(columns.schema.field(index).name())?;
-            plan_by_key(&reader, id, &range)
+            let key = columns.schema.field(index);
+            let range = filter.to_closed_range(key.name())?;
+            plan_by_key(&reader, id, key.data_type(), &range)
         });
         if let Some(plan) = key_plan {
             return Ok(plan);
@@ -155,7 +157,12 @@ impl DeleteWhere<'_> {
 
 /// Plans the delete of a range of the key without reading a row. None if the range is open at an end
 /// and a file has no bound to close it with.
-fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<DeletePlan> {
+fn plan_by_key(
+    reader: &SnapshotReader,
+    id: u32,
+    data_type: &DataType,
+    range: &ClosedRange,
+) -> Option<DeletePlan> {
     let mut plan = DeletePlan::default();
     if matches!((as_integer(range.min.as_ref()), as_integer(range.max.as_ref())), (Some(a), Some(b)) if a > b)
     {
@@ -163,7 +170,9 @@ fn plan_by_key(reader: &SnapshotReader, id: u32, range: &ClosedRange) -> Option<
     }
     for listed in &reader.files {
         let file = &listed.file;
-        let (low, high) = (file.min.get(&id), file.max.get(&id));
+        let is_known = file.knows_bounds(id, data_type);
+        let low = file.min.get(&id).filter(|_| is_known);
+        let high = file.max.get(&id).filter(|_| is_known);
         let min = range.min.as_ref().or(low)?;
         let max = range.max.as_ref().or(high)?;
         if is_within_range(file, id, min, max) {

@@ -3,20 +3,56 @@
 use std::collections::{BTreeMap, HashMap};
 
 use arrow_schema::{DataType, TimeUnit};
+use parquet::basic::Repetition;
 
 use super::format::DataFile;
 use super::partitions::{self, PartitionValues};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Statistics;
-use crate::files::types::can_widen;
+use crate::files::types::{can_read_as, can_widen};
 use crate::files::{OpenPart, TableColumns};
+use crate::parquet::file::{ENCRYPTED, ParquetFile};
+use crate::parquet::written_schema::{with_field_types, with_stored_units};
 
 /// The id of fields of a file that are no columns of the table.
 const NO_COLUMN: u32 = u32::MAX;
 
-/// The same part, of which timestamps of 96 bits are decoded as those of the columns; `fields` has the index of a column's
-/// field by the id.
-pub(super) fn with_timestamps_of(
+/// The same part, of which fields are read in the types of their columns where Parquet stores both alike, whatever the
+/// file's Arrow schema says; `fields` has the index of a column's field by the id.
+pub(super) fn with_types_of(
+    part: OpenPart,
+    fields: &HashMap<u32, usize>,
+    columns: &TableColumns,
+) -> OpenPart {
+    let part = with_timestamps_of(part, fields, columns);
+    let table_fields = columns.schema.fields().iter().zip(columns.ids.iter());
+    let types = table_fields.filter_map(|(field, id)| {
+        let index = fields.get(id)?;
+        let column_type = field.data_type();
+        is_stored_as(&part.file, *index, column_type).then(|| (*index, column_type.clone()))
+    });
+    let types: Vec<(usize, DataType)> = types.collect();
+    if types.is_empty() {
+        return part;
+    }
+    let mut file = part.file.clone();
+    file.schema = with_field_types(&file.schema, &types);
+    part.with_file(file)
+}
+
+/// Whether a field of another type than its column is stored as one of the column's type.
+fn is_stored_as(file: &ParquetFile, index: usize, column_type: &DataType) -> bool {
+    let written = file.schema.field(index).data_type();
+    if can_widen(written, column_type) {
+        return false;
+    }
+    let stored = file.stored_schema().field(index).data_type();
+    can_read_as(written, column_type)
+        || can_read_as(&with_stored_units(written, stored), column_type)
+}
+
+/// The same part, of which timestamps of 96 bits are decoded as those of the columns.
+fn with_timestamps_of(
     part: OpenPart,
     fields: &HashMap<u32, usize>,
     columns: &TableColumns,
@@ -39,7 +75,16 @@ pub(super) fn with_timestamps_of(
     part.with_file(file)
 }
 
-/// Refuses fields of a file with values that their columns' types may not have.
+/// Says that a file that is to be added is encrypted, not that it is corrupted.
+pub(super) fn refuse_encrypted(error: Error) -> Error {
+    if error.detail() == Some(ENCRYPTED) {
+        error.with_kind(ErrorKind::InvalidInput)
+    } else {
+        error
+    }
+}
+
+/// Refuses fields of a file that are encrypted, and those with values that their columns' types may not have.
 pub(super) fn check_types(
     part: &OpenPart,
     columns: &TableColumns,
@@ -50,6 +95,9 @@ pub(super) fn check_types(
         let Some(index) = fields.get(id) else {
             continue;
         };
+        for leaf in file.leaves(*index) {
+            file.check_not_encrypted(leaf).map_err(refuse_encrypted)?;
+        }
         let (file_type, column_type) = (file.schema.field(*index).data_type(), column.data_type());
         // Milliseconds would cut them, and nanoseconds wrap around.
         if file.is_int96(*index)
@@ -92,9 +140,11 @@ pub(super) fn file_entry(
     bounds.forget(NO_COLUMN);
     let constants = partitions::constants(values, columns, &names, file.rows(), &mut bounds)?;
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
-        let is_required = fields
-            .get(id)
-            .is_some_and(|index| !file.stored_type(*index).is_optional());
+        // A repeated field is a list that is empty where it has no values, never null.
+        let is_required = fields.get(id).is_some_and(|index| {
+            let info = file.stored_type(*index).get_basic_info();
+            info.repetition() != Repetition::OPTIONAL
+        });
         let has_none = is_required || bounds.null_counts.get(id) == Some(&0);
         if !field.is_nullable() && file.rows() > 0 && !has_none {
             let message = format!(
@@ -105,7 +155,7 @@ pub(super) fn file_entry(
             return Err(Error::invalid(message));
         }
     }
-    Ok(DataFile {
+    let mut entry = DataFile {
         path: String::new(),
         size_bytes: file.length,
         // Unknown: readers find the footer by its length at the end of the file.
@@ -117,5 +167,12 @@ pub(super) fn file_entry(
         null_counts: bounds.null_counts,
         columns: Some(names),
         constants,
-    })
+    };
+    for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
+        if !entry.knows_bounds(*id, field.data_type()) {
+            entry.min.remove(id);
+            entry.max.remove(id);
+        }
+    }
+    Ok(entry)
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::actions::NewTable;
 use super::add_files::CONCURRENT_FILES;
 use super::delete::put_tombstones;
-use super::foreign_files::{check_types, file_entry, with_timestamps_of};
+use super::foreign_files::{check_types, file_entry, refuse_encrypted, with_types_of};
 use super::format::{CommitOperation, DataFile, TableManifest, Tombstones};
 use super::partitions::PartitionValues;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
@@ -170,7 +170,10 @@ impl Imported {
         tombstones: Option<Tombstones>,
         source: &ImportSource,
     ) -> TableManifest {
-        let total = |count_of: fn(&DataFile) -> u64| self.files.iter().map(count_of).sum::<u64>();
+        let total = |count_of: fn(&DataFile) -> u64| {
+            let counts = self.files.iter().map(count_of);
+            counts.fold(0, u64::saturating_add)
+        };
         manifest.operation = CommitOperation::new(
             "import",
             [
@@ -214,9 +217,11 @@ async fn read_file(
     columns: &TableColumns,
     import_columns: &[ImportColumn],
 ) -> Result<(DataFile, FileDeletions)> {
-    let part = Box::pin(open(table.store(), &table.path(&file.path), TAIL_BYTES)).await?;
+    let path = table.path(&file.path);
+    let part = Box::pin(open(table.store(), &path, TAIL_BYTES)).await;
+    let part = part.map_err(refuse_encrypted)?;
     let fields = find_columns(&part, columns, import_columns)?;
-    let part = with_timestamps_of(part, &fields, columns);
+    let part = with_types_of(part, &fields, columns);
     check_types(&part, columns, &fields)?;
     let values: &PartitionValues = &file.constants;
     let entry = file_entry(&part, columns, &fields, values)?;

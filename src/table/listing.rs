@@ -120,7 +120,7 @@ fn live_file_count(segment: &Segment) -> u64 {
 /// About the bytes of its entries of files that have not left the table.
 fn live_bytes(segment: &Segment) -> u64 {
     let entries = segment.size_bytes.saturating_sub(EMPTY_SEGMENT_BYTES);
-    entries * live_file_count(segment) / u64::from(segment.data_files.max(1))
+    entries.saturating_mul(live_file_count(segment)) / u64::from(segment.data_files.max(1))
 }
 
 /// Reads the files of a segment that have not left the table, with their positions.
@@ -273,13 +273,14 @@ fn find_mergeable_segments(
     limits: ListingLimits,
     merges_few: bool,
 ) -> Option<Range<usize>> {
-    let listed_bytes: u64 = segments.iter().map(live_bytes).sum();
+    let add_bytes = |sum: u64, segment: &Segment| sum.saturating_add(live_bytes(segment));
+    let listed_bytes = segments.iter().fold(0, add_bytes);
     let max_bytes = limits
         .max_merged_segment_bytes
         .max(listed_bytes / limits.max_merged_segment_part);
     let max_files = limits.max_segment_files as u64;
     let fits = |neighbors: &[Segment]| {
-        let bytes: u64 = neighbors.iter().map(live_bytes).sum();
+        let bytes = neighbors.iter().fold(0, add_bytes);
         let files: u64 = neighbors.iter().map(live_file_count).sum();
         let is_large = |bytes, files| bytes >= max_bytes / 2 || files >= max_files / 2;
         let is_small = |segment| !is_large(live_bytes(segment), live_file_count(segment));

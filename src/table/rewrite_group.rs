@@ -268,7 +268,8 @@ pub(super) async fn rewrite_rows(
     let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
     let input = transform(input)?;
     let files = upload(table, &reader.manifest, input, options).await?;
-    let before: u64 = reader.files.iter().map(|f| f.file.total_rows).sum();
+    let before = reader.files.iter().map(|f| f.file.total_rows);
+    let before = before.fold(0, u64::saturating_add);
     let after: u64 = files.iter().map(|f| f.total_rows).sum();
     let untouched =
         !reader.has_filter() && (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());

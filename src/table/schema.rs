@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use arrow_ipc::convert::try_schema_from_ipc_buffer;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
+use arrow_row::{RowConverter, SortField};
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
 
@@ -60,14 +61,32 @@ impl NewTable {
             let message = format!("a table cannot have these columns: {}", e.message());
             Error::invalid(message).with_source(e)
         })?;
+        let key_ids = resolve_ids("key", key)?;
+        check_key_types(schema, key)?;
         Ok(Self {
-            key: resolve_ids("key", key)?,
+            key: key_ids,
             sort_by: resolve_ids("sort_by", sort_by)?,
             arrow_schema,
             schema: columns,
             exports: BTreeSet::new(),
         })
     }
+}
+
+/// Refuses a key whose values cannot be compared: every upsert would fail.
+fn check_key_types(schema: &SchemaRef, key: &[String]) -> Result<()> {
+    let mut fields = Vec::new();
+    for name in key {
+        let field = schema.field(index_of(schema, name)?);
+        fields.push(SortField::new(field.data_type().clone()));
+    }
+    if RowConverter::supports_fields(&fields) {
+        return Ok(());
+    }
+    let columns = key.join(", ");
+    Err(Error::invalid(format!(
+        "a key cannot have columns of types that cannot be compared: {columns}"
+    )))
 }
 
 /// Encodes a schema as an IPC message, such as the one at the start of an IPC stream; a long one as a

@@ -239,7 +239,10 @@ pub(super) fn build_segment(
         return segment;
     };
     for (index, id) in columns.ids.iter().enumerate() {
-        let null_count: Option<u64> = files.iter().map(|f| f.null_counts.get(id).copied()).sum();
+        // What cannot be added up is not known: files of others may have counts that are damaged.
+        let null_count = files.iter().try_fold(0_u64, |sum, file| {
+            sum.checked_add(*file.null_counts.get(id)?)
+        });
         if let Some(null_count) = null_count {
             segment.null_counts.insert(*id, null_count);
         }
@@ -280,13 +283,15 @@ pub(super) fn to_data_file(segment: &Segment) -> DataFile {
         min: segment.min.clone(),
         max: segment.max.clone(),
         null_counts: segment.null_counts.clone(),
-        columns: None,
+        // Its files may be those of other writers.
+        columns: Some(BTreeMap::new()),
         constants: BTreeMap::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use arrow_schema::TimeUnit;
     use serde_json::json;
 
     use super::*;
@@ -309,6 +314,58 @@ mod tests {
                 .map(|_| (9, json!(format!("{number} ä"))))
                 .collect(),
         }
+    }
+
+    /// Earlier versions read the seconds of arrow-rs as milliseconds, and listed bounds of the year 1970.
+    #[test]
+    fn seconds_of_other_writers_have_no_bounds() {
+        let milliseconds = DataType::Timestamp(TimeUnit::Millisecond, None);
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("at", DataType::Timestamp(TimeUnit::Second, None), true),
+            Field::new("time", DataType::Time32(TimeUnit::Second), true),
+            Field::new("ms", milliseconds, true),
+        ]));
+        let entries = NewTable::new(&schema, &[], &[]).unwrap().schema;
+        let columns = TableColumns::from_entries(Arc::clone(&schema), &entries);
+        let texts = ["1970-01-20T16:13:20", "00:01:26", "1970-01-20T16:13:20.001"];
+        let bounds: BTreeMap<u32, serde_json::Value> =
+            (1..).zip(texts.map(|text| json!(text))).collect();
+        let own = DataFile {
+            total_rows: 1,
+            min: bounds.clone(),
+            max: bounds,
+            null_counts: (1..=3).map(|id| (id, 0)).collect(),
+            ..DataFile::default()
+        };
+        let of_others = DataFile {
+            columns: Some(BTreeMap::from([(1, "at".to_owned())])),
+            ..own.clone()
+        };
+        let by_path = DataFile {
+            constants: BTreeMap::from([(1, json!(texts[0]))]),
+            ..of_others.clone()
+        };
+        let is_known = |file: &DataFile| -> Vec<bool> {
+            let statistics = FileStatistics {
+                files: std::slice::from_ref(file),
+                columns: &columns,
+            };
+            let known = columns.ids.iter().enumerate().map(|(position, id)| {
+                let min = statistics.bounds(position, |file| file.min.get(id));
+                min.unwrap().is_valid(0)
+            });
+            known.collect()
+        };
+        assert_eq!(is_known(&own), [true, true, true]);
+        assert_eq!(is_known(&of_others), [false, false, true]);
+        assert_eq!(is_known(&by_path), [true, false, true]);
+        let segment_of =
+            |files: &[DataFile]| build_segment("s".to_owned(), 5, files, Some(&columns));
+        let segment = segment_of(std::slice::from_ref(&own));
+        assert_eq!(segment.min.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(is_known(&to_data_file(&segment)), [false, false, true]);
+        let segment = segment_of(&[own, of_others]);
+        assert_eq!(segment.min.keys().copied().collect::<Vec<_>>(), [3]);
     }
 
     #[test]
@@ -337,6 +394,10 @@ mod tests {
         );
         let nulls = BTreeMap::from([(1, 1000), (2, 0), (3, 10_000)]);
         assert_eq!(segment.null_counts, nulls);
+        let mut damaged = files[..2].to_vec();
+        damaged[0].null_counts = BTreeMap::from([(1, u64::MAX), (2, 0)]);
+        let segment_of_damaged = build_segment("s".to_owned(), 5, &damaged, Some(&columns));
+        assert_eq!(segment_of_damaged.null_counts, BTreeMap::from([(2, 0)]));
         // A list with another number of files than the manifest says is refused.
         let fewer = Segment {
             data_files: 999,

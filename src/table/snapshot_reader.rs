@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Table;
-use super::foreign_files::with_timestamps_of;
+use super::foreign_files::with_types_of;
 use super::format::{DataFile, TableManifest, corrupted_error};
 use super::index_size::estimate_index_bytes;
 use super::listing;
@@ -253,7 +253,7 @@ impl SnapshotReader {
         };
         check_file(&part, data_file)?;
         let fields = field_indices(&part.file.schema, data_file.columns.as_ref());
-        Ok(Arc::new(with_timestamps_of(part, &fields, &self.columns)))
+        Ok(Arc::new(with_types_of(part, &fields, &self.columns)))
     }
 
     /// About how many bytes of page indexes are read with a file's footer.

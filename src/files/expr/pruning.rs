@@ -44,6 +44,7 @@ impl FileStatistics<'_> {
         bound: impl Fn(&DataFile) -> Option<&Value>,
     ) -> Option<ArrayRef> {
         let field = self.columns.schema.field(position);
+        let id = self.columns.ids[position];
         let value_type = match field.data_type() {
             DataType::Dictionary(_, values) => values,
             other => other,
@@ -52,7 +53,10 @@ impl FileStatistics<'_> {
         if !has_bounds(value_type) {
             return None;
         }
-        let strings = self.files.iter().map(|file| bound(file).and_then(to_text));
+        let strings = self.files.iter().map(|file| {
+            let known = bound(file).filter(|_| file.knows_bounds(id, value_type));
+            known.and_then(to_text)
+        });
         let texts: ArrayRef = Arc::new(strings.collect::<StringArray>());
         // Text that cannot be parsed becomes null.
         let options = CastOptions {

@@ -73,8 +73,11 @@ impl ColumnStatistics {
             .with_missing_null_counts_as_zero(false);
         let groups = || footer.row_groups().iter();
         let counts = converter.row_group_null_counts(groups())?;
-        let null_count = (counts.null_count() == 0).then(|| counts.values().iter().sum());
-        let rows: u64 = groups().map(|g| g.num_rows().unsigned_abs()).sum();
+        let mut null_counts = counts.values().iter().copied();
+        let null_count = null_counts.try_fold(0, u64::checked_add);
+        let null_count = null_count.filter(|_| counts.null_count() == 0);
+        let rows = groups().map(|g| g.num_rows().unsigned_abs());
+        let rows = rows.fold(0, u64::saturating_add);
         if !has_bounds(converter.arrow_field().data_type()) || null_count == Some(rows) {
             return Ok(Self {
                 bounds: None,

@@ -182,10 +182,14 @@ fn release_unused<T>(values: &mut Vec<T>) {
 }
 
 fn check_indices(indices: &[u32], length: usize) -> Result<(), Unsupported> {
-    match indices.iter().max() {
-        Some(&highest) if highest as usize >= length => Err(Unsupported),
-        _ => Ok(()),
+    // A fold over values is done many at a time; the maximum of references is not.
+    let highest = indices
+        .iter()
+        .fold(0_u32, |highest, index| highest.max(*index));
+    if !indices.is_empty() && highest as usize >= length {
+        return Err(Unsupported);
     }
+    Ok(())
 }
 
 /// Builds an array of strings or binaries.
@@ -355,5 +359,25 @@ impl<O: OffsetSizeTrait> ColumnBuilder for ByteArrayBuilder<O> {
             Arc::new(array.map_err(|_does_not_fit| Unsupported)?)
         };
         Ok(array)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_beyond_the_dictionary_is_refused_wherever_it_is() {
+        assert!(check_indices(&[], 0).is_ok());
+        assert!(check_indices(&[0], 0).is_err());
+        let mut indices: Vec<u32> = (0..100).collect();
+        assert!(check_indices(&indices, 100).is_ok());
+        for at in 0..100 {
+            for beyond in [100, u32::MAX] {
+                let within = std::mem::replace(&mut indices[at], beyond);
+                assert!(check_indices(&indices, 100).is_err(), "{beyond} at {at}");
+                indices[at] = within;
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! Data files name columns by id, so no file is rewritten. A change is applied to the newest columns and never
 //! conflicts. Refused with [`crate::ErrorKind::InvalidInput`]: a name that exists already, an unknown
 //! column, a new column that is not nullable, dropping a column of the key or sort order or the last one,
-//! a type that does not hold all values of the current one, and an order that is not of all columns.
+//! a type that does not hold all values of the current one, a wider type of an extension type, and an order that is not
+//! of all columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::files::TableColumns;
 use crate::files::types::can_widen;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
+use crate::table::changes::check_not_reserved;
 use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
 use crate::table::schema::encode_schema;
 use crate::table::spark_fields::rename_described;
@@ -145,6 +147,7 @@ fn column_operation(name: &str, column: &str, key: &str, value: Value) -> Commit
 fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
     let name = field.name();
     draft.check_new(name)?;
+    check_not_reserved(name)?;
     if !field.is_nullable() {
         let message =
             format!("column {name:?} must be nullable: existing rows have no value for it");
@@ -161,6 +164,7 @@ fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
 fn rename_column(draft: &mut Draft, column: &str, to: &str) -> Result<CommitOperation> {
     let index = draft.column_index(column)?;
     draft.check_new(to)?;
+    check_not_reserved(to)?;
     let renamed = draft.fields[index].as_ref().clone().with_name(to);
     draft.fields[index] = Arc::new(renamed);
     let entry = &mut draft.schema.columns[index];
@@ -209,18 +213,56 @@ fn widen_column(
         );
         return Err(Error::invalid(message));
     }
+    let widened = field.clone().with_data_type(to.clone());
+    if let Some(extension) = find_changed_extension(&field, &widened) {
+        let message = format!(
+            "column {column:?} has the extension type {extension}, which prescribes how its values are stored, so it \
+             cannot become {to}; add a column of the other type and write the values to it"
+        );
+        return Err(Error::invalid(message));
+    }
     let entry = &mut draft.schema.columns[index];
     entry.widened.push(Widened {
         version,
         from: std::mem::replace(&mut entry.data_type, to.to_string()),
     });
-    draft.fields[index] = Arc::new(field.with_data_type(to.clone()));
+    draft.fields[index] = Arc::new(widened);
     Ok(column_operation(
         "widen",
         column,
         "type",
         json!(to.to_string()),
     ))
+}
+
+/// The name of an extension type, of a field or of one nested in it, that changes with its storage type, or is added or
+/// dropped.
+fn find_changed_extension<'f>(from: &'f Field, to: &'f Field) -> Option<&'f str> {
+    let extension = |field: &'f Field| {
+        let name = field.extension_type_name()?;
+        Some((name, field.extension_type_metadata().unwrap_or_default()))
+    };
+    let (before, after) = (extension(from), extension(to));
+    let is_changed = before != after || from.data_type() != to.data_type();
+    if let Some((name, _)) = before.or(after).filter(|_| is_changed) {
+        return Some(name);
+    }
+    let nested = nested_fields(from.data_type()).iter();
+    let mut pairs = nested.zip(nested_fields(to.data_type()));
+    pairs.find_map(|(from, to)| find_changed_extension(from, to))
+}
+
+fn nested_fields(data_type: &DataType) -> &[FieldRef] {
+    match data_type {
+        DataType::Struct(fields) => fields,
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => std::slice::from_ref(field),
+        _ => &[],
+    }
 }
 
 fn reorder_columns(draft: &mut Draft, columns: &[String]) -> Result<CommitOperation> {

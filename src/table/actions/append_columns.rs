@@ -13,7 +13,7 @@ use super::Append;
 use super::alter::add_columns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
-use crate::table::changes::change_columns;
+use crate::table::changes::check_not_reserved;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
 use crate::versions::{Change, GroupChange};
 
@@ -37,16 +37,8 @@ impl NewColumns {
         if fields.is_empty() {
             return Ok(None);
         }
-        let reserved = change_columns();
-        if let Some(field) = fields
-            .iter()
-            .find(|f| reserved.iter().any(|r| r.name() == f.name()))
-        {
-            let message = format!(
-                "column {:?} has the name of a column of scan_changes; drop or rename it",
-                field.name()
-            );
-            return Err(Error::invalid(message));
+        for field in &fields {
+            check_not_reserved(field.name())?;
         }
         let draft = Arc::new(add_columns(base, &fields)?);
         Ok(Some(Self { draft, fields }))

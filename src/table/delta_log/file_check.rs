@@ -1,9 +1,11 @@
 //! Whether readers of Delta read a data file rightly: they look its columns up by name, and know nothing of ids.
 
 use super::schema::{DeltaColumn, DeltaSchema};
-use super::types::{DeltaType, can_widen};
+use super::types::{can_widen, new_type};
 use crate::error::{Error, Result};
 use crate::files::{field_indices_by_id, field_indices_by_name};
+use crate::parquet::written_schema::parquet_fields;
+use crate::table::export::ExportType;
 use crate::table::snapshot_reader::SnapshotReader;
 
 /// Reads a file's footer and refuses the file if a reader of Delta would read other values than this library.
@@ -23,6 +25,7 @@ pub(super) async fn check_file(
     };
     let opened = reader.open_file(file).await?;
     let stored = &opened.file.schema;
+    let fields = parquet_fields(&opened.file)?;
     let field_indices = match &listed.columns {
         Some(names) => field_indices_by_name(stored, names),
         None => field_indices_by_id(stored),
@@ -41,7 +44,7 @@ pub(super) async fn check_file(
             }
             continue;
         };
-        let field = stored.field(*index);
+        let field = &fields[*index];
         if field.name() != stored_name {
             let other_name = field.name();
             return refuse(format!(
@@ -51,7 +54,7 @@ pub(super) async fn check_file(
         if opened.file.is_int96(*index) {
             return refuse(format!("it has timestamps of 96 bits in column {name:?}"));
         }
-        match DeltaType::new(field.data_type()) {
+        match new_type(field) {
             Err(reason) => return refuse(format!("column {name:?}: {reason}")),
             Ok(data_type) if !fits(&data_type, column, allows_narrower) => {
                 let (data_type, current) = (field.data_type(), &column.arrow_type);
@@ -66,7 +69,7 @@ pub(super) async fn check_file(
 }
 
 /// Whether readers give values of this type as those of the column.
-fn fits(stored: &DeltaType, column: &DeltaColumn, allows_narrower: bool) -> bool {
+fn fits(stored: &ExportType, column: &DeltaColumn, allows_narrower: bool) -> bool {
     let text = stored.to_string();
     if text == column.data_type.to_string() {
         return true;

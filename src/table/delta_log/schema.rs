@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Field};
 use serde_json::{Value, json};
 
-use super::types::{self, DeltaType, can_widen};
+use super::types::{self, can_widen, new_type};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
-use crate::table::export::first_ambiguous;
+use crate::table::export::{ExportType, first_ambiguous};
 use crate::table::format::{ColumnSchema, TableManifest};
 
 /// Features of the protocol; see "Table Features" there.
@@ -35,7 +35,7 @@ pub(super) struct DeltaColumn {
     pub(super) stored: String,
     /// The type in the table.
     pub(super) arrow_type: DataType,
-    pub(super) data_type: DeltaType,
+    pub(super) data_type: ExportType,
     nullable: bool,
     /// The other types that it had, oldest first.
     pub(super) narrower: Vec<Narrower>,
@@ -49,7 +49,7 @@ pub(super) struct Narrower {
     /// The type of Arrow, as text.
     pub(super) name: String,
     /// None if Delta has no such type.
-    data_type: Option<DeltaType>,
+    data_type: Option<ExportType>,
 }
 
 /// Refuses a table of which not all columns can be exported.
@@ -73,7 +73,7 @@ impl DeltaSchema {
             if left_out.contains(&entry.id) {
                 continue;
             }
-            let data_type = DeltaType::new(field.data_type());
+            let data_type = new_type(field);
             let data_type = data_type.map_err(|reason| {
                 let message = format!(
                     "column {:?} of type {} cannot be exported to Delta: {reason}; name it in leave_out to leave it out",
@@ -147,7 +147,7 @@ impl DeltaSchema {
             }
             json!({
                 "name": column.name,
-                "type": column.data_type.to_json(by_name),
+                "type": types::to_json(&column.data_type, by_name),
                 "nullable": column.nullable,
                 "metadata": metadata,
             })
@@ -193,11 +193,12 @@ impl Narrower {
 }
 
 /// The types that a column had before it was widened, without those that Delta does not tell from the next one.
-fn narrower_types(column: &ColumnSchema, current: &DeltaType) -> Vec<Narrower> {
+fn narrower_types(column: &ColumnSchema, current: &ExportType) -> Vec<Narrower> {
     let mut narrower: Vec<Narrower> = Vec::new();
     for widened in &column.widened {
         let parsed = widened.from.parse::<DataType>().ok();
-        let data_type = parsed.and_then(|data_type| DeltaType::new(&data_type).ok());
+        let data_type =
+            parsed.and_then(|data_type| new_type(&Field::new("", data_type, true)).ok());
         let text = data_type.as_ref().map(ToString::to_string);
         // Only the last version with a type counts.
         if let (Some(last), Some(text)) = (narrower.last(), &text)

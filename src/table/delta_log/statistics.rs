@@ -13,7 +13,6 @@ use chrono::{DateTime, Datelike};
 use serde_json::Value;
 
 use super::schema::{DeltaColumn, DeltaSchema};
-use super::types::DeltaType;
 use crate::files::DataFile;
 use crate::files::expr::from_json;
 
@@ -28,7 +27,7 @@ pub(super) fn statistics(file: &DataFile, schema: &DeltaSchema, has_deleted_rows
         }))
     };
     let null_counts = columns().filter_map(|column| {
-        let is_flat = matches!(column.data_type, DeltaType::Primitive(_));
+        let is_flat = column.data_type.is_primitive();
         let count = file.null_counts.get(&column.id).filter(|_| is_flat)?;
         Some((column, count.to_string()))
     });

@@ -6,10 +6,11 @@ use parquet::basic::{ConvertedType, LogicalType};
 use parquet::schema::types::Type;
 
 use super::schema::{IcebergColumn, IcebergSchema};
-use super::types::{IcebergType, can_promote};
+use super::types::{can_promote, new_type};
 use crate::error::{Error, Result};
 use crate::files::{DataFile, OpenPart, field_indices_by_id, field_indices_by_name};
-use crate::table::export::needs_encoding;
+use crate::parquet::written_schema::parquet_fields;
+use crate::table::export::{ExportType, needs_encoding};
 use crate::table::snapshot_reader::SnapshotReader;
 
 /// Reads a file's footer and refuses the file if a reader of Iceberg would read other values than this library.
@@ -22,7 +23,9 @@ pub(super) async fn check_file(
     let checked = if needs_encoding(&listed.path) {
         Err("its name has characters that readers do not agree about".to_owned())
     } else {
-        check_columns(&*reader.open_file(file).await?, listed, schema)
+        let opened = reader.open_file(file).await?;
+        let fields = parquet_fields(&opened.file)?;
+        check_columns(&opened, &fields, listed, schema)
     };
     checked.map_err(|reason| {
         let message = format!(
@@ -35,6 +38,7 @@ pub(super) async fn check_file(
 
 fn check_columns(
     opened: &OpenPart,
+    fields: &[Field],
     listed: &DataFile,
     schema: &IcebergSchema,
 ) -> Result<(), String> {
@@ -57,7 +61,7 @@ fn check_columns(
             }
             let ids = stored_types.get(*index).map(|field| nested_ids(field));
             let has_own_ids = ids.is_some_and(|ids| are_of(&ids, column));
-            check_column(stored.field(*index), column, has_ids, has_own_ids)?;
+            check_column(&fields[*index], column, has_ids, has_own_ids)?;
             continue;
         }
         if listed.constants.contains_key(&column.id) {
@@ -92,7 +96,7 @@ fn check_column(
             "it has column {name:?} under the name {other_name:?}, not {stored_name:?}"
         ));
     }
-    let data_type = IcebergType::new(field).map_err(|e| format!("column {name:?}: {e}"))?;
+    let data_type = new_type(field).map_err(|e| format!("column {name:?}: {e}"))?;
     if fits(&data_type, column) {
         return Ok(());
     }
@@ -103,7 +107,7 @@ fn check_column(
 }
 
 /// Whether readers give values of this type as those of the column.
-fn fits(stored: &IcebergType, column: &IcebergColumn) -> bool {
+fn fits(stored: &ExportType, column: &IcebergColumn) -> bool {
     stored.to_string() == column.data_type.to_string() || can_promote(stored, &column.data_type)
 }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use arrow_schema::DataType;
 use serde_json::{Value, json};
 
-use super::types::{IcebergType, mapping};
+use super::types::{mapping, new_type, to_json};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
-use crate::table::export::first_ambiguous;
+use crate::table::export::{ExportType, first_ambiguous};
 use crate::table::format::TableManifest;
 
 /// The columns of a version that are exported.
@@ -31,7 +31,7 @@ pub(super) struct IcebergColumn {
     pub(super) stored: String,
     /// The type in the table.
     pub(super) arrow_type: DataType,
-    pub(super) data_type: IcebergType,
+    pub(super) data_type: ExportType,
     pub(super) nested_ids: Vec<u32>,
     required: bool,
 }
@@ -59,7 +59,7 @@ impl IcebergSchema {
             .collect();
         for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
             if left_out.contains(&entry.id) {
-                unexported.push(match IcebergType::new(field) {
+                unexported.push(match new_type(field) {
                     Ok(data_type) => {
                         mapping(Some(entry.id.into()), entry.stored_name(), &data_type)
                     }
@@ -67,7 +67,7 @@ impl IcebergSchema {
                 });
                 continue;
             }
-            let data_type = match IcebergType::new(field) {
+            let data_type = match new_type(field) {
                 Ok(data_type) if !data_type.has_ids() => {
                     Err("its nested fields have no ids yet: any commit gives it some".to_owned())
                 }
@@ -119,7 +119,7 @@ impl IcebergSchema {
                 "id": column.id,
                 "name": column.name,
                 "required": column.required,
-                "type": column.data_type.to_json(),
+                "type": to_json(&column.data_type),
             })
         });
         let fields: Vec<Value> = fields.collect();

@@ -2,156 +2,94 @@
 //!
 //! A type is refused where Iceberg has no such type, or a common reader fails or gives wrong values.
 
-use std::fmt;
-
-use arrow_schema::{DataType, Field, Fields, TimeUnit};
-use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
+use arrow_schema::{DataType, Field, TimeUnit};
 use serde_json::{Value, json};
 
-use crate::table::export::first_ambiguous;
+use crate::table::export::{ExportType, check_decimal, is_wider_decimal};
 
-/// The most digits of a decimal of Iceberg.
-const MAX_DIGITS: u8 = 38;
-
-/// A type of Iceberg. Its text names no ids and not whether there can be nulls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum IcebergType {
-    Primitive(String),
-    Struct(Vec<IcebergField>),
-    List(Box<IcebergField>),
-    Map(Box<IcebergField>, Box<IcebergField>),
-}
-
-/// A field of a struct, the elements of a list, or the keys or values of a map.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct IcebergField {
-    name: String,
-    /// The field id, if it has one: types of files are looked at without.
-    id: Option<i64>,
-    data_type: IcebergType,
-    required: bool,
-}
-
-impl IcebergType {
-    /// The type as which readers of Iceberg see a column; or why they cannot.
-    pub(super) fn new(field: &Field) -> Result<Self, String> {
-        use DataType as D;
-        let name = match field.data_type() {
-            D::Boolean => "boolean",
-            D::Int8 | D::Int16 | D::Int32 => "int",
-            D::Int64 => "long",
-            D::UInt8 | D::UInt16 | D::UInt32 | D::UInt64 => {
-                return Err("Iceberg has no unsigned integers".to_owned());
-            }
-            D::Float32 => "float",
-            D::Float64 => "double",
-            D::Date32 | D::Date64 => "date",
-            D::Utf8 | D::LargeUtf8 | D::Utf8View => "string",
-            D::Binary | D::LargeBinary | D::BinaryView => "binary",
-            D::FixedSizeBinary(16) if is_uuid(field) => "uuid",
-            D::FixedSizeBinary(length) => {
-                return Ok(Self::Primitive(format!("fixed[{length}]")));
-            }
-            D::Timestamp(TimeUnit::Microsecond, Some(_)) => "timestamptz",
-            D::Timestamp(TimeUnit::Microsecond, None) => "timestamp",
-            D::Timestamp(..) => {
-                return Err("timestamps of Iceberg have microseconds".to_owned());
-            }
-            D::Decimal32(digits, scale)
-            | D::Decimal64(digits, scale)
-            | D::Decimal128(digits, scale) => return decimal(*digits, *scale),
-            D::Dictionary(_, values) => {
-                return Self::new(&Field::new("", values.as_ref().clone(), true));
-            }
-            D::RunEndEncoded(_, values) => return Self::new(values),
-            D::List(field) | D::LargeList(field) => {
-                return Ok(Self::List(Box::new(IcebergField::new(field, "element")?)));
-            }
-            D::Struct(fields) => return Ok(Self::Struct(new_fields(fields)?)),
-            D::Map(entries, _) => return map(entries),
-            other => return Err(format!("readers of Iceberg cannot read the type {other}")),
-        };
-        Ok(Self::Primitive(name.to_owned()))
-    }
-
-    /// The JSON of the schema.
-    pub(super) fn to_json(&self) -> Value {
-        match self {
-            Self::Primitive(name) => Value::from(name.as_str()),
-            Self::Struct(fields) => {
-                let fields = fields.iter().map(|field| {
-                    json!({
-                        "id": field.id,
-                        "name": field.name,
-                        "required": field.required,
-                        "type": field.data_type.to_json(),
-                    })
-                });
-                json!({"type": "struct", "fields": fields.collect::<Vec<_>>()})
-            }
-            Self::List(element) => json!({
-                "type": "list",
-                "element-id": element.id,
-                "element": element.data_type.to_json(),
-                "element-required": element.required,
-            }),
-            Self::Map(key, value) => json!({
-                "type": "map",
-                "key-id": key.id,
-                "key": key.data_type.to_json(),
-                "value-id": value.id,
-                "value": value.data_type.to_json(),
-                "value-required": value.required,
-            }),
+/// The type as which readers of Iceberg see a field; or why they cannot.
+pub(super) fn new_type(field: &Field) -> Result<ExportType, String> {
+    use DataType as D;
+    let name = match field.data_type() {
+        D::Boolean => "boolean",
+        D::Int8 | D::Int16 | D::Int32 => "int",
+        D::Int64 => "long",
+        D::UInt8 | D::UInt16 | D::UInt32 | D::UInt64 => {
+            return Err("Iceberg has no unsigned integers".to_owned());
         }
-    }
+        D::Float32 => "float",
+        D::Float64 => "double",
+        D::Date32 | D::Date64 => "date",
+        D::Utf8 | D::LargeUtf8 | D::Utf8View => "string",
+        D::Binary | D::LargeBinary | D::BinaryView => "binary",
+        D::FixedSizeBinary(16) if is_uuid(field) => "uuid",
+        D::FixedSizeBinary(length) => {
+            return Ok(ExportType::Primitive(format!("fixed[{length}]")));
+        }
+        D::Timestamp(TimeUnit::Microsecond, Some(_)) => "timestamptz",
+        D::Timestamp(TimeUnit::Microsecond, None) => "timestamp",
+        D::Timestamp(..) => {
+            return Err("timestamps of Iceberg have microseconds".to_owned());
+        }
+        D::Decimal32(digits, scale)
+        | D::Decimal64(digits, scale)
+        | D::Decimal128(digits, scale) => {
+            check_decimal("Iceberg", *digits, *scale)?;
+            return Ok(ExportType::Primitive(format!("decimal({digits}, {scale})")));
+        }
+        D::Dictionary(_, values) => {
+            return new_type(&Field::new("", values.as_ref().clone(), true));
+        }
+        D::RunEndEncoded(_, values) => return new_type(values),
+        D::List(field) | D::LargeList(field) => {
+            return ExportType::new_list(field, new_type);
+        }
+        D::Struct(fields) => return ExportType::new_struct(fields, new_type),
+        D::Map(entries, _) => return ExportType::new_map(entries, new_type),
+        other => return Err(format!("readers of Iceberg cannot read the type {other}")),
+    };
+    Ok(ExportType::Primitive(name.to_owned()))
+}
 
-    /// The names of nested fields in files without ids, as the default name mapping has them.
-    pub(super) fn to_mapping(&self) -> Vec<Value> {
-        let fields = self.fields();
-        fields
-            .map(|field| mapping(field.id, &field.name, &field.data_type))
-            .collect()
-    }
-
-    /// Whether each field within it has an id.
-    pub(super) fn has_ids(&self) -> bool {
-        self.fields()
-            .all(|field| field.id.is_some() && field.data_type.has_ids())
-    }
-
-    pub(super) fn is_primitive(&self) -> bool {
-        matches!(self, Self::Primitive(_))
-    }
-
-    fn fields(&self) -> impl Iterator<Item = &IcebergField> {
-        let (many, one, two): (&[IcebergField], _, _) = match self {
-            Self::Primitive(_) => (&[], None, None),
-            Self::Struct(fields) => (fields, None, None),
-            Self::List(element) => (&[], Some(element), None),
-            Self::Map(key, value) => (&[], Some(key), Some(value)),
-        };
-        let boxed = one.into_iter().chain(two).map(AsRef::as_ref);
-        many.iter().chain(boxed)
+/// The JSON of a type in the schema.
+pub(super) fn to_json(data_type: &ExportType) -> Value {
+    match data_type {
+        ExportType::Primitive(name) => Value::from(name.as_str()),
+        ExportType::Struct(fields) => {
+            let fields = fields.iter().map(|field| {
+                json!({
+                    "id": field.id,
+                    "name": field.name,
+                    "required": !field.nullable,
+                    "type": to_json(&field.data_type),
+                })
+            });
+            json!({"type": "struct", "fields": fields.collect::<Vec<_>>()})
+        }
+        ExportType::List(element) => json!({
+            "type": "list",
+            "element-id": element.id,
+            "element": to_json(&element.data_type),
+            "element-required": !element.nullable,
+        }),
+        ExportType::Map(key, value) => json!({
+            "type": "map",
+            "key-id": key.id,
+            "key": to_json(&key.data_type),
+            "value-id": value.id,
+            "value": to_json(&value.data_type),
+            "value-required": !value.nullable,
+        }),
     }
 }
 
-impl IcebergField {
-    fn new(field: &Field, name: &str) -> Result<Self, String> {
-        let id = field.metadata().get(PARQUET_FIELD_ID_META_KEY);
-        Ok(Self {
-            name: name.to_owned(),
-            id: id.and_then(|id| id.parse().ok()),
-            data_type: IcebergType::new(field)?,
-            required: !field.is_nullable(),
-        })
-    }
-}
-
-/// The entry of a field in the default name mapping.
-pub(super) fn mapping(id: Option<i64>, name: &str, data_type: &IcebergType) -> Value {
+/// The entry of a field in the default name mapping, which has the names of nested fields in files without ids.
+pub(super) fn mapping(id: Option<i64>, name: &str, data_type: &ExportType) -> Value {
     let mut entry = json!({"field-id": id, "names": [name]});
-    let nested = data_type.to_mapping();
+    let fields = data_type.fields();
+    let nested: Vec<Value> = fields
+        .map(|field| mapping(field.id, &field.name, &field.data_type))
+        .collect();
     if !nested.is_empty() {
         entry["fields"] = nested.into();
     }
@@ -163,76 +101,13 @@ fn is_uuid(field: &Field) -> bool {
     extension.is_some_and(|name| name == "arrow.uuid")
 }
 
-fn new_fields(fields: &Fields) -> Result<Vec<IcebergField>, String> {
-    let fields: Vec<IcebergField> = fields
-        .iter()
-        .map(|field| IcebergField::new(field, field.name()))
-        .collect::<Result<_, _>>()?;
-    match first_ambiguous(fields.iter().map(|field| field.name.as_str())) {
-        Some(name) => Err(format!(
-            "the names of two fields differ only in case from {name:?}"
-        )),
-        None => Ok(fields),
-    }
-}
-
-fn map(entries: &Field) -> Result<IcebergType, String> {
-    let DataType::Struct(fields) = entries.data_type() else {
-        return Err("its entries are not structs".to_owned());
-    };
-    let [key, value] = &fields[..] else {
-        return Err("its entries are not pairs".to_owned());
-    };
-    let field = |field: &Field, name| IcebergField::new(field, name).map(Box::new);
-    Ok(IcebergType::Map(field(key, "key")?, field(value, "value")?))
-}
-
-fn decimal(digits: u8, scale: i8) -> Result<IcebergType, String> {
-    let is_valid = (1..=MAX_DIGITS).contains(&digits)
-        && u8::try_from(scale).is_ok_and(|scale| scale <= digits);
-    if is_valid {
-        return Ok(IcebergType::Primitive(format!(
-            "decimal({digits}, {scale})"
-        )));
-    }
-    Err(format!(
-        "decimals of Iceberg have at most {MAX_DIGITS} digits, and no more of them after the point than in all"
-    ))
-}
-
-impl fmt::Display for IcebergType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Primitive(name) => f.write_str(name),
-            Self::Struct(fields) => {
-                f.write_str("struct<")?;
-                for (at, field) in fields.iter().enumerate() {
-                    let comma = if at > 0 { "," } else { "" };
-                    write!(f, "{comma}{:?}:{}", field.name, field.data_type)?;
-                }
-                f.write_str(">")
-            }
-            Self::List(element) => write!(f, "list<{}>", element.data_type),
-            Self::Map(key, value) => write!(f, "map<{},{}>", key.data_type, value.data_type),
-        }
-    }
-}
-
 /// Whether a reader of files with the type `from` gives their values as the type `to`. Source: the specification of
 /// Iceberg, "Schema Evolution"; only of columns that are not nested.
-pub(super) fn can_promote(from: &IcebergType, to: &IcebergType) -> bool {
-    let (IcebergType::Primitive(from), IcebergType::Primitive(to)) = (from, to) else {
+pub(super) fn can_promote(from: &ExportType, to: &ExportType) -> bool {
+    let (ExportType::Primitive(from), ExportType::Primitive(to)) = (from, to) else {
         return false;
     };
-    let decimal = |name: &str| -> Option<(u8, u8)> {
-        let digits = name.strip_prefix("decimal(")?.strip_suffix(')')?;
-        let (digits, scale) = digits.split_once(", ")?;
-        Some((digits.parse().ok()?, scale.parse().ok()?))
-    };
-    match (decimal(from), decimal(to)) {
-        (Some((digits, scale)), Some((more, same))) => digits < more && scale == same,
-        _ => matches!((&**from, &**to), ("int", "long") | ("float", "double")),
-    }
+    is_wider_decimal(from, to) || matches!((&**from, &**to), ("int", "long") | ("float", "double"))
 }
 
 #[cfg(test)]
@@ -259,14 +134,14 @@ mod tests {
             DataType::List(item(DataType::UInt8)),
         ] {
             let field = Field::new("a", data_type, true);
-            assert!(IcebergType::new(&field).is_err(), "{field}");
+            assert!(new_type(&field).is_err(), "{field}");
         }
     }
 
     #[test]
     fn types_are_promoted_as_the_specification_says() {
         let is_allowed = |from: &str, to: &str| {
-            let [from, to] = [from, to].map(|name| IcebergType::Primitive(name.to_owned()));
+            let [from, to] = [from, to].map(|name| ExportType::Primitive(name.to_owned()));
             can_promote(&from, &to)
         };
         for (from, to) in [

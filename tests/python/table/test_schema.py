@@ -198,6 +198,37 @@ def test_types_become_wider(table: pds.Table) -> None:
     assert table.scan(where="b = 'b9'").count() == 1
 
 
+EXTENSION = pa.opaque(pa.int32(), "count", "acme")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.bool8(), pa.int32()),
+        (EXTENSION, pa.int64()),
+        (pa.uuid(), pa.binary()),
+        (pa.list_(pa.bool8()), pa.list_(pa.int32())),
+        (pa.list_(pa.bool8()), pa.large_list(pa.int8())),
+        (pa.struct([("x", pa.list_(EXTENSION))]), pa.struct([("x", pa.list_(pa.int64()))])),
+        (pa.map_(pa.string(), EXTENSION), pa.map_(pa.string(), pa.int64())),
+    ],
+    ids=str,
+)
+def test_extension_types_do_not_become_wider(memory_store: pds.Store, before: pa.DataType, after: pa.DataType) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("c", before)]))
+    with pytest.raises(pds.InvalidInput, match="extension type"):
+        table.alter.widen("c", after)
+    assert table.refresh().version == 1
+    assert table.schema.field("c").type == before
+
+
+def test_what_is_around_an_extension_type_becomes_wider(memory_store: pds.Store) -> None:
+    before, after = (pa.struct([("x", pa.bool8()), ("n", kind)]) for kind in (pa.int8(), pa.int64()))
+    table = pds.Table.create(memory_store, "t", pa.schema([("c", before)]))
+    table.alter.widen("c", after)
+    assert table.refresh().schema.field("c").type == after
+
+
 def test_a_key_becomes_wider(store: pds.Store) -> None:
     table = pds.Table.create(store, "t", pa.schema([("k", pa.int8())]), key="k")
     table.append(pa.table({"k": pa.array(range(100), pa.int8())}))
@@ -251,6 +282,9 @@ def test_writers_that_began_before_are_served(store: pds.Store) -> None:
         (lambda a: a.reorder(["id", "a", "b", "price", "x"]), "x"),
         (lambda a: a.reorder(["id", "id", "a", "b", "price"]), "twice"),
         (lambda a: a.reorder(None), "list"),
+        (lambda a: a.add_column("_change_type", pa.string()), "_change_type.* has the name of a column of scan_chan"),
+        (lambda a: a.rename_column("a", "_commit_version"), "_commit_version.* has the name of a column of scan"),
+        (lambda a: a.rename_column("b", "_commit_timestamp"), "has the name of a column of scan_changes"),
     ],
 )
 def test_changes_that_do_not_fit(table: pds.Table, change: Callable[[Any], Any], says: str) -> None:
