@@ -19,7 +19,7 @@ use datafusion_physical_expr::PhysicalExpr;
 
 use crate::error::{Error, Result};
 use crate::files::expr::sql::{self, Rewrite};
-use crate::files::expr::to_physical;
+use crate::files::expr::{to_physical, without_runs};
 use crate::files::types::keeps_values;
 use crate::parquet::types::{batch_with_row_count, convert};
 
@@ -345,7 +345,9 @@ impl ClausePlanner<'_> {
             // Numbers are assigned as in SQL: a value that does not fit is refused when it is converted.
             let is_number = data_type.is_numeric() && to.is_numeric();
             let truncates = to.is_integer() && !data_type.is_integer();
-            let fits = keeps_values(&data_type, to) || (is_number && !truncates);
+            let fits = keeps_values(&data_type, to)
+                || keeps_values(&data_type, &without_runs(to))
+                || (is_number && !truncates);
             check_assignable(column, &data_type, to, fits)?;
             values[index] = ColumnValue::Computed(expr);
         }

@@ -234,7 +234,8 @@ impl<'a> Replacement<'a> {
         let columns = TableColumns::from_manifest(manifest)?;
         let filter = match (self.target, &self.keys) {
             (ReplaceTarget::Predicate(predicate), _) => self.filter.get(manifest, || {
-                let filter = predicate.bind(&columns, &**self.table.store().clock())?;
+                let bound = predicate.bind(&columns, &**self.table.store().clock());
+                let filter = bound.map_err(|e| changed_columns_error(predicate, e))?;
                 if filter.column_ids(&columns) == self.column_ids {
                     return Ok(Arc::new(filter));
                 }
@@ -252,6 +253,17 @@ impl<'a> Replacement<'a> {
         };
         Ok(Some(filter))
     }
+}
+
+/// The error for a predicate that fits the columns of the new rows, but not those of a later snapshot.
+fn changed_columns_error(predicate: &Predicate, error: Error) -> Error {
+    if error.kind() != ErrorKind::InvalidInput {
+        return error;
+    }
+    let reason = error.message();
+    let message =
+        format!("a concurrent commit changed a column of {predicate}; write again ({reason})");
+    Error::new(ErrorKind::CommitConflict, message)
 }
 
 /// Refuses input without a key column.

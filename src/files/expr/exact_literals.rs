@@ -22,20 +22,17 @@ use datafusion_expr::expr::{
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
 use super::exact_texts::{decimal_beside, read_text, read_texts};
-use super::operators::is_comparison;
+use super::operators::{CONDITIONAL_FUNCTIONS, is_comparison};
 use super::rounding::rewrite_rounding;
 use super::time_literals::{
     UTC, has_nanoseconds, interval_to_duration, interval_unit, is_timestamp_literal,
-    parse_time_of_day, parse_timestamp, refine_timestamp, refine_timestamp_literal, string_literal,
-    timestamp_in_unit, to_utc,
+    parse_time_of_day, parse_timestamp, refine_beside, refine_timestamp, refine_timestamp_literal,
+    results_in_unit, string_literal, timestamp_in_unit, to_utc,
 };
 
 /// Maximum number of digits of a decimal literal.
 const MAX_DIGITS: usize = 38;
 const TIME64_NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
-
-/// Functions that return one of their arguments.
-const CONDITIONAL_FUNCTIONS: [&str; 5] = ["coalesce", "nvl", "nvl2", "greatest", "least"];
 
 /// Rewrites an expression whose number literals were parsed as decimals, so that literals are compared
 /// and added exactly. `target` is the type that its value is converted to, if any.
@@ -44,6 +41,7 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType
     let exact = rewritten?.data;
     Ok(match target {
         Some(target) if target.is_decimal() => normalize_scale(exact),
+        Some(DataType::Timestamp(unit, _)) => results_in_unit(exact, *unit),
         _ => decimal_to_float(exact),
     })
 }
@@ -308,16 +306,6 @@ fn timestamp_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
         Some(DataType::Timestamp(unit, _)) if !is_timestamp_literal(expr) => Some(unit),
         _ => None,
     }
-}
-
-/// `TIMESTAMP '…'` in the unit of what it is compared with, which otherwise would be converted and may be beyond the
-/// range of nanoseconds; or in one that holds it.
-fn refine_beside(expr: Expr, unit: Option<TimeUnit>) -> Expr {
-    let expr = match unit {
-        Some(unit) => timestamp_in_unit(timestamp_in_unit(expr, unit), TimeUnit::Microsecond),
-        None => expr,
-    };
-    refine_timestamp_literal(expr)
 }
 
 /// Coerces an expression and the values that it is compared with; the expression comes first.

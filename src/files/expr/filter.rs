@@ -37,7 +37,7 @@ use super::sql::{self, Rewrite};
 use super::value_list::ValueList;
 use super::values::to_json;
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::columns::TableColumns;
 use crate::files::run_blocking;
 use crate::parquet::types::batch_with_row_count;
@@ -161,8 +161,8 @@ impl Filter {
                 .position(|table_id| table_id == id)
                 .filter(|p| table.schema.field(*p).data_type() == data_type)
             else {
-                let message = "another commit dropped or changed a key column; repeat the write";
-                return Err(Error::invalid(message));
+                let message = "a concurrent commit dropped or changed a key column; write again";
+                return Err(Error::new(ErrorKind::CommitConflict, message));
             };
             positions.push(position);
             if let Some((min, max)) = keys.bounds(column) {

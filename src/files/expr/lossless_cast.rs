@@ -89,6 +89,29 @@ impl<'a> LosslessCast<'a> {
     }
 }
 
+/// Where a literal lies that is cast to a timestamp beyond the range of its unit; `None` for other expressions.
+pub(super) fn position_beyond(cast: &Expr) -> Option<ValuePosition> {
+    let Expr::Cast(cast) = cast else {
+        return None;
+    };
+    let (Expr::Literal(value, _), to @ DataType::Timestamp(..)) =
+        (cast.expr.as_ref(), cast.field.data_type())
+    else {
+        return None;
+    };
+    let from = value.data_type();
+    if !from.is_temporal() {
+        return None;
+    }
+    let number = scalar_to_i128(value)?.checked_mul(cast_factor(&from, to)?)?;
+    let (low, high) = value_range(to)?;
+    match (number < low, number > high) {
+        (true, _) => Some(ValuePosition::Below),
+        (_, true) => Some(ValuePosition::Above),
+        _ => None,
+    }
+}
+
 #[allow(
     clippy::cast_possible_truncation,
     reason = "the cast saturates at the largest and the smallest number"
@@ -160,6 +183,11 @@ fn cast_factor(from: &DataType, to: &DataType) -> Option<i128> {
             is_utc_or_naive.then(|| 86_400 * ticks_per_second(*to))
         }
         (Date32, Date64) => Some(86_400_000),
+        // Date64 counts milliseconds.
+        (Date64, Timestamp(to, zone)) if *to != TimeUnit::Second => {
+            let is_utc_or_naive = zone.as_ref().is_none_or(|zone| is_utc(zone));
+            is_utc_or_naive.then(|| ticks_per_second(*to) / 1_000)
+        }
         (Time32(from) | Time64(from), Time32(to) | Time64(to)) => ticks(from, to),
         _ => None,
     }

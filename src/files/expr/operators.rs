@@ -8,6 +8,10 @@ use datafusion_expr::{Operator, binary_expr, lit};
 /// Maximum number of nodes of all copies of an operand together.
 pub(super) const MAX_COPIED: usize = 10_000;
 
+/// Functions that return one of their arguments.
+pub(super) const CONDITIONAL_FUNCTIONS: [&str; 5] =
+    ["coalesce", "nvl", "nvl2", "greatest", "least"];
+
 /// Combines terms as a balanced tree; without terms the result is true.
 pub(super) fn combine_terms(mut terms: Vec<Expr>, op: Operator) -> Expr {
     let rest = terms.split_off(terms.len() / 2);

@@ -19,6 +19,7 @@ use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::get_field::GetFieldExpr;
 use super::guarded::GuardedExpr;
 use super::operators::is_comparison;
+use super::time_functions::TimeFunctionExpr;
 
 /// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
 pub(crate) fn to_physical(
@@ -34,9 +35,9 @@ pub(crate) fn to_physical(
     ))
 }
 
-/// Rewrites an expression: arithmetic fails on overflow, as casts to narrower floats do; comparisons know one zero and one
-/// NaN; fields are null where their struct is; and the right side of AND and OR is asked only where the left one leaves
-/// a row open. `input` has the expression's columns.
+/// Rewrites an expression: arithmetic fails on overflow, as casts to narrower floats and functions of times do;
+/// comparisons know one zero and one NaN; fields are null where their struct is; and the right side of AND and OR is
+/// asked only where the left one leaves a row open. `input` has the expression's columns.
 pub(crate) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
@@ -57,11 +58,12 @@ pub(crate) fn apply_sql_semantics(
                 input,
             )?));
         }
-        if let Some(field) = GetFieldExpr::try_replace(&expr, input)? {
-            return Ok(Transformed::yes(field));
-        }
-        if let Some(checked) = CheckedExpr::try_replace(&expr, input)? {
-            return Ok(Transformed::yes(checked));
+        let replaced = match GetFieldExpr::try_replace(&expr, input)? {
+            None => CheckedExpr::try_replace(&expr, input)?,
+            field => field,
+        };
+        if let Some(replaced) = replaced.or_else(|| TimeFunctionExpr::try_replace(&expr)) {
+            return Ok(Transformed::yes(replaced));
         }
         if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
             let data_type = negative.arg().data_type(input)?;

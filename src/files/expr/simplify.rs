@@ -21,9 +21,10 @@ use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::create_physical_expr;
 
-use super::lossless_cast::{LosslessCast, ValuePosition, is_utc};
+use super::lossless_cast::{LosslessCast, ValuePosition, is_utc, position_beyond};
 use super::operators::is_comparison;
 use super::semantics::apply_sql_semantics;
+use super::widen::PLAIN_VALUES;
 
 /// DataFusion compares each value of a list with each container: longer ones are searched.
 const MAX_IN_LIST_VALUES: usize = 20;
@@ -37,22 +38,59 @@ pub(super) fn simplify(expr: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(unwrapped.data)
 }
 
+/// Compares timestamps and dates with constants in their own units, as [`simplify`] does; as nanoseconds those after
+/// the year 2262 would fail. The rest of the expression stays.
+pub(super) fn compare_times(expr: Expr, schema: &DFSchema) -> Result<Expr> {
+    let type_of = |expr: &Expr| expr.get_type(schema).ok();
+    let rewritten = expr.transform_up(|node| {
+        if is_constant(&node) {
+            let is_time = type_of(&node).is_some_and(|data_type| data_type.is_temporal());
+            return Ok(Transformed::yes(if is_time { fold(node) } else { node }));
+        }
+        let operands: Vec<&Expr> = match &node {
+            Expr::BinaryExpr(BinaryExpr { left, right, .. }) => vec![left, right],
+            Expr::InList(InList { expr, .. }) | Expr::IsNull(expr) | Expr::IsNotNull(expr) => {
+                vec![expr]
+            }
+            _ => Vec::new(),
+        };
+        let casts_time = operands.iter().any(|operand| match operand {
+            Expr::Cast(cast) => matches!(
+                type_of(&cast.expr),
+                Some(DataType::Timestamp(..) | DataType::Date32 | DataType::Date64)
+            ),
+            _ => false,
+        });
+        Ok(Transformed::yes(if casts_time {
+            unwrap_casts(node, schema)
+        } else {
+            node
+        }))
+    });
+    rewritten.map(|rewritten| rewritten.data)
+}
+
 /// Replaces an expression whose operands are constants by its value. One that cannot be evaluated stays:
 /// perhaps no row needs it.
 fn fold(expr: Expr) -> Expr {
+    if is_constant(&expr) {
+        evaluate(&expr).map_or(expr, lit)
+    } else {
+        expr
+    }
+}
+
+/// Whether all operands of an expression are constants.
+fn is_constant(expr: &Expr) -> bool {
     if matches!(expr, Expr::Literal(..) | Expr::Column(_)) || expr.is_volatile_node() {
-        return expr;
+        return false;
     }
     let mut all_constant = true;
     let visited = expr.apply_children(|child| {
         all_constant &= matches!(child, Expr::Literal(..));
         Ok(TreeNodeRecursion::Continue)
     });
-    if all_constant && visited.is_ok() {
-        evaluate(&expr).map_or(expr, lit)
-    } else {
-        expr
-    }
+    all_constant && visited.is_ok()
 }
 
 fn evaluate(expr: &Expr) -> Result<ScalarValue> {
@@ -139,6 +177,12 @@ fn unwrap_cast(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
                 (Expr::Literal(value, _), Expr::Cast(_)) => op
                     .swap()
                     .and_then(|op| unwrap_comparison(right, op, value, schema)),
+                (side, Expr::Cast(_)) if position_beyond(right).is_some() => {
+                    compare_beyond(side, *op, right, schema)
+                }
+                (Expr::Cast(_), side) => op
+                    .swap()
+                    .and_then(|op| compare_beyond(side, op, left, schema)),
                 _ => None,
             }
         }
@@ -160,10 +204,27 @@ fn unwrap_comparison(
     schema: &DFSchema,
 ) -> Option<Expr> {
     let lossless_cast = LosslessCast::from_expr(cast, schema)?;
-    let (inner, position) = (lossless_cast.inner.clone(), lossless_cast.locate(value)?);
-    let constant_result = |holds| Some(constant_unless_null(lossless_cast.inner, holds));
+    compare_at(lossless_cast.inner, op, lossless_cast.locate(value)?)
+}
+
+/// Compares a timestamp with a literal that its unit does not reach. A side that is itself cast to that unit may be as
+/// far: it stays, and fails.
+fn compare_beyond(side: &Expr, op: Operator, literal: &Expr, schema: &DFSchema) -> Option<Expr> {
+    let position = position_beyond(literal)?;
+    if LosslessCast::from_expr(side, schema).is_some() {
+        return None;
+    }
+    compare_at(side, op, position)
+}
+
+/// Compares an expression with the literal that lies there among its values.
+fn compare_at(expr: &Expr, op: Operator, position: ValuePosition) -> Option<Expr> {
+    let inner = expr.clone();
+    let constant_result = |holds| Some(constant_unless_null(expr, holds));
     match (position, op) {
         (ValuePosition::Exact(value), _) => Some(binary_expr(inner, op, lit(value))),
+        (_, Operator::IsDistinctFrom) => Some(lit(true)),
+        (_, Operator::IsNotDistinctFrom) => Some(lit(false)),
         (_, Operator::NotEq)
         | (ValuePosition::Above, Operator::Lt | Operator::LtEq)
         | (ValuePosition::Below, Operator::Gt | Operator::GtEq) => constant_result(true),
@@ -201,7 +262,7 @@ fn unwrap_in_list(list: &InList, schema: &DFSchema) -> Option<Expr> {
 }
 
 /// The value `holds`, but null where the expression is null.
-fn constant_unless_null(expr: &Expr, holds: bool) -> Expr {
+pub(super) fn constant_unless_null(expr: &Expr, holds: bool) -> Expr {
     let expr = Box::new(expr.clone());
     let null = lit(ScalarValue::Boolean(None));
     if holds {
@@ -234,15 +295,26 @@ pub(super) fn to_prunable(expr: &Expr, schema: &DFSchema) -> Option<Expr> {
         Expr::Literal(ScalarValue::Boolean(Some(true)), _) => None,
         Expr::Literal(ScalarValue::Boolean(_) | ScalarValue::Null, _) => Some(lit(false)),
         Expr::Column(_) => Some(expr.clone()),
-        Expr::Not(inner) | Expr::IsNull(inner) | Expr::IsNotNull(inner) => {
-            matches!(**inner, Expr::Column(_)).then(|| expr.clone())
-        }
+        Expr::Not(inner) => matches!(**inner, Expr::Column(_)).then(|| expr.clone()),
+        Expr::IsNull(inner) => Some(Expr::IsNull(Box::new(column_of(inner)?.clone()))),
+        Expr::IsNotNull(inner) => Some(Expr::IsNotNull(Box::new(column_of(inner)?.clone()))),
         Expr::InList(list) => to_prunable_list(list, schema),
         Expr::Like(like) => {
             let is_plain = !like.case_insensitive && like.escape_char.is_none();
             let text = column_type(&like.expr, schema).filter(DataType::is_string)?;
             let is_pattern = matches!(&*like.pattern, Expr::Literal(p, _) if p.data_type() == text);
             (is_plain && is_pattern).then(|| expr.clone())
+        }
+        _ => None,
+    }
+}
+
+/// The column whose nulls are those of the expression.
+fn column_of(expr: &Expr) -> Option<&Expr> {
+    match expr {
+        Expr::Column(_) => Some(expr),
+        Expr::ScalarFunction(call) if call.func.name() == PLAIN_VALUES => {
+            call.args.first().and_then(column_of)
         }
         _ => None,
     }

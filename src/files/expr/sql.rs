@@ -36,11 +36,12 @@ use super::desugar::desugar;
 use super::exact_literals::keep_exact;
 use super::operators::combine_terms;
 use super::refusals::{check_meaning, check_times};
-use super::simplify::simplify;
+use super::simplify::{compare_times, simplify};
 use super::text_refusals::check_texts;
-use super::time_literals::to_local_times;
+use super::time_literals::{assign_now, to_local_times};
+use super::time_ranges::split_ranges;
 use super::tokens::{find_excess, tokenize};
-use super::widen::widen;
+use super::widen::{schema_without_runs, widen};
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
 
@@ -104,7 +105,7 @@ pub(crate) fn format_sql(sql: &str) -> String {
 pub(crate) enum Rewrite {
     /// Simplified before it is evaluated.
     Simplify,
-    /// Evaluated as written, for each row.
+    /// Evaluated as written, for each row; timestamps are compared in their own unit.
     Verbatim,
 }
 
@@ -166,7 +167,8 @@ fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
         .with_enable_ident_normalization(false)
         .with_parse_float_as_decimal(true);
     let planner = SqlToRel::new_with_options(&functions, options);
-    planner.sql_to_expr(parsed.expr, schema, &mut PlannerContext::new())
+    let columns = schema_without_runs(schema)?;
+    planner.sql_to_expr(parsed.expr, &columns, &mut PlannerContext::new())
 }
 
 fn prepare(
@@ -184,9 +186,10 @@ fn prepare(
     // expression means (casts that are not reversible, sums that wrap around).
     let simplifier = ExprSimplifier::new(context.clone());
     // Balance first: each level of a long chain would walk all levels below it.
-    let widened = widen(desugar(balance(expr), schema)?, schema)?;
+    let desugared = assign_now(desugar(balance(expr), schema)?, now, target);
+    let widened = widen(desugared, schema)?;
     let local = to_local_times(widened, schema)?;
-    let exact = keep_exact(local, schema, target)?;
+    let exact = keep_exact(split_ranges(local, schema)?, schema, target)?;
     check_times(&exact, schema)?;
     check_texts(&exact, schema)?;
     let coerced = simplifier.coerce(exact, schema)?;
@@ -194,7 +197,7 @@ fn prepare(
     let resolved = resolve(coerced, &context)?;
     let simple = balance(match rewrite {
         Rewrite::Simplify => simplify(resolved, schema)?,
-        Rewrite::Verbatim => resolved,
+        Rewrite::Verbatim => compare_times(resolved, schema)?,
     });
     if depth(&simple)? > MAX_DEPTH {
         let message = format!("it is nested deeper than {MAX_DEPTH} levels");

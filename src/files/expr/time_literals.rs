@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, TimeUnit};
+use chrono::{DateTime, Utc};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue};
-use datafusion_expr::expr::Expr;
-use datafusion_expr::{ExprSchemable, cast, lit};
+use datafusion_expr::expr::{BinaryExpr, Case, Expr, ScalarFunction};
+use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 use datafusion_functions::datetime::to_local_time;
+
+use super::operators::CONDITIONAL_FUNCTIONS;
 
 /// The zone of timestamps that have none.
 pub(super) const UTC: &str = "+00:00";
@@ -55,6 +58,86 @@ pub(super) fn refine_timestamp_literal(expr: Expr) -> Expr {
         return expr;
     }
     in_unit(TimeUnit::Microsecond).map_or(expr, lit)
+}
+
+/// `TIMESTAMP '…'` that has digits below a microsecond and no nanoseconds, cut to microseconds; `None` for others.
+pub(super) fn cut_far_literal(expr: &Expr) -> Option<Expr> {
+    let (text, _, zone) = timestamp_literal(expr)?;
+    let in_unit = |text: &str, unit| {
+        let to = DataType::Timestamp(unit, zone.clone());
+        ScalarValue::from(text).cast_to(&to).ok()
+    };
+    if !has_nanoseconds(text) || in_unit(text, TimeUnit::Nanosecond).is_some() {
+        return None;
+    }
+    let (whole, fraction) = text.split_once('.')?;
+    let places = fraction.bytes().take_while(u8::is_ascii_digit).count();
+    let (kept, zone_text) = (fraction.get(..6)?, fraction.get(places..)?);
+    let cut = format!("{whole}.{kept}{zone_text}");
+    in_unit(&cut, TimeUnit::Microsecond).map(lit)
+}
+
+/// Makes `now()` a literal of the timestamp that the value of the expression is converted to, where it may be that
+/// value: cut to its unit. It stays everywhere else. In UTC, as texts beside it are read in its zone.
+pub(super) fn assign_now(expr: Expr, now: DateTime<Utc>, target: Option<&DataType>) -> Expr {
+    let Some(DataType::Timestamp(unit, zone)) = target else {
+        return expr;
+    };
+    let zone = zone.as_ref().map(|_| Arc::from(UTC));
+    let value = match unit {
+        TimeUnit::Second => ScalarValue::TimestampSecond(Some(now.timestamp()), zone),
+        TimeUnit::Millisecond => {
+            ScalarValue::TimestampMillisecond(Some(now.timestamp_millis()), zone)
+        }
+        TimeUnit::Microsecond => {
+            ScalarValue::TimestampMicrosecond(Some(now.timestamp_micros()), zone)
+        }
+        TimeUnit::Nanosecond => ScalarValue::TimestampNanosecond(now.timestamp_nanos_opt(), zone),
+    };
+    map_results(expr, &|result| match result {
+        Expr::ScalarFunction(call) if call.func.name() == "now" => lit(value.clone()),
+        other => other,
+    })
+}
+
+/// `TIMESTAMP '…'` in this unit, if that holds it exactly, where it may be the value of an expression.
+pub(super) fn results_in_unit(expr: Expr, unit: TimeUnit) -> Expr {
+    map_results(expr, &|result| timestamp_in_unit(result, unit))
+}
+
+/// Changes the expressions of which one is the value of an expression, and no conditions.
+fn map_results(expr: Expr, change: &dyn Fn(Expr) -> Expr) -> Expr {
+    let changed = |expr: Box<Expr>| Box::new(map_results(*expr, change));
+    match expr {
+        Expr::Case(case) => {
+            let branches = case.when_then_expr.into_iter();
+            let branches = branches.map(|(when, then)| (when, changed(then)));
+            Expr::Case(Case {
+                expr: case.expr,
+                when_then_expr: branches.collect(),
+                else_expr: case.else_expr.map(changed),
+            })
+        }
+        Expr::ScalarFunction(call) if CONDITIONAL_FUNCTIONS.contains(&call.func.name()) => {
+            // The first argument of nvl2 is a condition.
+            let conditions = usize::from(call.func.name() == "nvl2");
+            let args = call.args.into_iter().enumerate();
+            let args = args.map(|(at, arg)| {
+                if at < conditions {
+                    arg
+                } else {
+                    map_results(arg, change)
+                }
+            });
+            Expr::ScalarFunction(ScalarFunction {
+                args: args.collect(),
+                func: call.func,
+            })
+        }
+        // As `current_timestamp` is planned.
+        Expr::Alias(alias) => map_results(*alias.expr, change),
+        other => change(other),
+    }
 }
 
 /// Reads a timestamp without a zone as UTC if the other side has a zone, as casts do.
@@ -135,6 +218,26 @@ pub(super) fn timestamp_in_unit(expr: Expr, unit: TimeUnit) -> Expr {
         return expr;
     };
     parse_timestamp(text, unit, zone.as_ref()).map_or(expr, lit)
+}
+
+/// `TIMESTAMP '…'` in the unit of what it is compared with, which otherwise would be converted and may be beyond the
+/// range of nanoseconds; or in one that holds it, also where an interval is added.
+pub(super) fn refine_beside(expr: Expr, unit: Option<TimeUnit>) -> Expr {
+    let expr = match unit {
+        Some(unit) => timestamp_in_unit(timestamp_in_unit(expr, unit), TimeUnit::Microsecond),
+        None => expr,
+    };
+    match expr {
+        // Nanoseconds of the interval would be cut.
+        Expr::BinaryExpr(BinaryExpr { left, op, right })
+            if matches!(op, Operator::Plus | Operator::Minus)
+                && matches!(*right, Expr::Literal(..))
+                && interval_unit(&right) == Some(TimeUnit::Microsecond) =>
+        {
+            binary_expr(refine_timestamp_literal(*left), op, *right)
+        }
+        other => refine_timestamp_literal(other),
+    }
 }
 
 /// The timestamp of a text in this unit, if that holds it exactly.

@@ -140,6 +140,45 @@ def test_a_row_without_a_right_result_is_an_error(table: pds.Table, where: str, 
         table.scan(where=where).to_pyarrow()
 
 
+@pytest.mark.parametrize("use_stats", [True, False])
+def test_functions_of_times_have_a_value_or_fail(use_stats: bool) -> None:
+    fields = {"id": pa.int64(), "at": pa.timestamp("us"), "n": pa.timestamp("ns"), "day": pa.date32()}
+    schema = pa.schema(list(fields.items()))
+    far = dt.datetime(9999, 12, 31)  # noqa: DTZ001 without a zone
+    data = pa.table(
+        {
+            "id": [0, 1, 2],
+            "at": pa.array([DAY, far, None], fields["at"]),
+            "n": pa.array([0, 1 - 2**63, None], fields["n"]),
+            "day": pa.array([0, 100_000_000, None], pa.int32()).cast(pa.date32()),
+        }
+    )
+    created = pds.Table.create(pds.Store("memory://"), "t", schema)
+    created.append(data)
+    for where, function in {
+        "date_bin(INTERVAL '1 day', at) IS NULL": "date_bin",
+        "date_bin(INTERVAL '1 month', at) IS NULL": "date_bin",
+        "NOT date_bin(INTERVAL '1 day', at) = TIMESTAMP '2020-01-01'": "date_bin",
+        "date_part('year', day) IS NULL": "date_part",
+        "extract(month FROM day) IS NULL": "date_part",
+        "date_trunc('day', n) > TIMESTAMP '2200-01-01'": "date_trunc",
+    }.items():
+        with pytest.raises(pds.InvalidInput, match=f"{function} has no value for"):
+            created.scan(where=where, use_stats=use_stats).to_pyarrow()
+        with pytest.raises(pds.InvalidInput, match=f"{function} has no value for"):
+            created.delete(where)
+    assert created.scan().to_pyarrow().num_rows == 3
+    for where, ids in {
+        "at IS NULL AND date_bin(INTERVAL '1 day', at) IS NULL": [2],
+        "at < TIMESTAMP '2262-01-01' AND date_bin(INTERVAL '1 day', at) = TIMESTAMP '2020-01-01'": [0],
+        "CASE WHEN id <> 1 THEN date_part('year', day) END = 1970": [0],
+        "id = 0 AND date_trunc('year', at) = TIMESTAMP '2020-01-01'": [0],
+        "date_trunc('millisecond', TIMESTAMP '1969-12-31 23:59:59.9995') < TIMESTAMP '1970-01-01'": [0, 1, 2],
+    }.items():
+        scan = created.scan(["id"], where=where, use_stats=use_stats)
+        assert scan.to_pyarrow()["id"].to_pylist() == ids, where
+
+
 @pytest.mark.parametrize(("depth", "message"), [(14, "nested too deeply"), (40, "nested deeper than 16 levels")])
 def test_nested_coalesce_ends(table: pds.Table, depth: int, message: str) -> None:
     text = "q"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -173,6 +174,115 @@ def test_maps_and_dictionaries_of_structs(memory_store: pds.Store) -> None:
     assert _ids(table, "get_field(m, 'k') IS NULL") == [1]
     assert _ids(table, "get_field(d, 'x') = 5") == [0]
     assert _ids(table, "get_field(d, 'x') IS NULL") == [1, 2]
+
+
+RUNS: list[tuple[pa.DataType, list[Any], list[str]]] = [
+    (
+        pa.struct([("x", pa.int64()), ("n", pa.struct([("t", pa.string())]))]),
+        [{"x": 5, "n": {"t": "a"}}, None, {"x": None, "n": None}],
+        ["c.x = 5", "c.x IS NULL", "NOT c.x = 5", "c.n.t = 'a'", "c.x IN (5, 6)", "c.x BETWEEN 1 AND 9"],
+    ),
+    (pa.list_(pa.int64()), [[1, None], None, []], []),
+    (
+        pa.dictionary(pa.int8(), pa.string()),
+        ["a", None, "b"],
+        ["c = 'a'", "c <> 'a'", "c LIKE 'b%'", "c IN ('b', 'x')"],
+    ),
+    (pa.bool_(), [True, None, False], ["c", "NOT c", "c = true", "c IS NOT TRUE"]),
+    (
+        pa.string(),
+        ["a", None, "b"],
+        ["c = 'a'", "c <> 'a'", "c > 'a'", "c LIKE '%b'", "length(c) = 1", "c || 'x' = 'ax'"],
+    ),
+    (pa.int32(), [1, None, -2], ["c = 1", "c + 1 > 0", "c IN (1, 7)", "c = 1.5", "c < 0.5"]),
+    (pa.float64(), [0.0, None, -0.5], ["c = 0", "c < 0", "c * 2 = -1"]),
+    (pa.timestamp("us"), [0, None, 10**15], ["c = TIMESTAMP '1970-01-01'", "c > now()", "c < '2000-01-01'"]),
+]
+
+
+@pytest.mark.parametrize("use_stats", [True, False])
+@pytest.mark.parametrize(("kind", "distinct", "filters"), RUNS, ids=[str(kind) for kind, *_ in RUNS])
+def test_runs_are_compared_as_plain_values(
+    memory_store: pds.Store,
+    kind: pa.DataType,
+    distinct: list[Any],
+    filters: list[str],
+    use_stats: bool,
+) -> None:
+    """The same filter over a plain column is the judge."""
+    plain = pa.array([value for value in distinct for _ in range(2)], kind)
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4, 6], pa.int32()), pa.array(distinct, kind))
+    within = pa.StructArray.from_arrays([runs], ["r"])
+    ids = pa.array(range(6))
+    expected = _table(memory_store, pa.table({"id": ids, "c": plain}), "plain")
+    table = _table(memory_store, pa.table({"id": ids, "c": runs}), "runs")
+    inner = _table(memory_store, pa.table({"id": ids, "s": within}), "within")
+    always = ["c = c", "c <> c", "c IN (c)", "c NOT IN (c)", "c IS NULL", "c IS NOT NULL"]
+    for where in (*always, *filters):
+        rows = expected.scan(["id"], where=where, use_stats=use_stats).to_pyarrow()["id"].to_pylist()
+        assert table.scan(["id"], where=where, use_stats=use_stats).to_pyarrow()["id"].to_pylist() == rows, where
+        nested = re.sub(r"\bc\b", "s.r", where)
+        assert inner.scan(["id"], where=nested, use_stats=use_stats).to_pyarrow()["id"].to_pylist() == rows, nested
+    table.delete("c = c")
+    expected.delete("c = c")
+    assert {2, 3} <= set(_ids(table))
+    assert _ids(table) == _ids(expected)
+
+
+@pytest.mark.parametrize("use_stats", [True, False])
+def test_runs_of_structs_within_structs_and_lists(memory_store: pds.Store, use_stats: bool) -> None:
+    """The same filter over plain columns is the judge."""
+    kind = pa.struct([("x", pa.int64()), ("t", pa.string())])
+    distinct = pa.array([{"x": 5, "t": "a"}, None, {"x": None, "t": "b"}], kind)
+    plain = pa.array([value for value in distinct.to_pylist() for _ in range(2)], kind)
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4, 6], pa.int32()), distinct)
+    ids, other = pa.array(range(6)), pa.array([1, 2, None, 1, 2, 1])
+    is_null = pa.array([True, False, False, False, False, True])
+    one_each = pa.array(range(7), pa.int32())
+
+    def rows(values: pa.Array) -> pa.Table:
+        below = pa.StructArray.from_arrays([values, other], ["r", "other"], mask=is_null)
+        lists = pa.ListArray.from_arrays(one_each, values)
+        return pa.table(
+            {
+                "id": ids,
+                "s": below,
+                "deep": pa.StructArray.from_arrays([below], ["s"]),
+                "l": pa.ListArray.from_arrays(one_each, pa.StructArray.from_arrays([values], ["r"])),
+                "sl": pa.StructArray.from_arrays([lists, other], ["l", "other"]),
+            }
+        )
+
+    expected = _table(memory_store, rows(plain), "plain")
+    table = _table(memory_store, rows(runs), "runs")
+    filters = ["s.r.x = 5", "s.r.x IS NULL", "s.r.t <> 'a'", "s.r IS NULL", "s.other = 1", "s IS NULL", "s.r = s.r"]
+    filters += [f"deep.{where}" for where in filters[:5]]
+    filters += ["l IS NULL", "l = l", "l <> l", "sl.l IS NULL", "sl.other = 2", "sl.l = sl.l", "sl.other IN (1, 7)"]
+    filters += ["s.r.x + s.other > 5", "NOT s.r.x = 5", "coalesce(s.r.x, s.other) = 2"]
+    for where in filters:
+        wanted = expected.scan(["id"], where=where, use_stats=use_stats).to_pyarrow()["id"].to_pylist()
+        assert table.scan(["id"], where=where, use_stats=use_stats).to_pyarrow()["id"].to_pylist() == wanted, where
+    table.delete("s.r.x = 5")
+    expected.delete("s.r.x = 5")
+    assert _ids(table) == _ids(expected)
+
+
+def test_a_merge_assigns_runs(memory_store: pds.Store) -> None:
+    kind = pa.struct([("x", pa.int64())])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([{"x": 5}, None], kind))
+    rows = pa.table({"id": [0, 1, 2], "c": runs})
+    table = _table(memory_store, rows.slice(0, 1), "merged", key="id")
+    for value in ("source.c", "CASE WHEN source.id >= 0 THEN source.c END"):
+        table.merge(rows).when_matched_update({"c": value}).when_not_matched_insert(
+            {"id": "source.id", "c": value}
+        ).execute()
+        stored = table.scan().to_pyarrow()
+        assert stored.schema.field("c").type == runs.type
+        assert sorted(zip(stored["id"].to_pylist(), stored["c"].to_pylist(), strict=True)) == [
+            (0, {"x": 5}),
+            (1, {"x": 5}),
+            (2, None),
+        ]
 
 
 def test_fields_in_expressions_of_pyarrow(memory_store: pds.Store) -> None:

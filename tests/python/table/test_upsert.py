@@ -269,6 +269,40 @@ def test_an_overwrite_beside_an_exchange_of_names_conflicts(memory_store: pds.St
         _overwrite_beside(memory_store, exchange)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda other: other.alter.rename_column("y", "z"), lambda other: other.alter.drop_column("y")]
+)
+def test_an_overwrite_beside_a_change_of_its_columns_conflicts(
+    memory_store: pds.Store, change: Callable[[pds.Table], object]
+) -> None:
+    with pytest.raises(pds.CommitConflict, match="a concurrent commit changed a column"):
+        _overwrite_beside(memory_store, change)
+    table = pds.Table(memory_store, "t")
+    assert table.scan().to_pyarrow().num_rows == 2
+    assert table.check().orphans == []
+    # As the caller sees the columns.
+    with pytest.raises(pds.InvalidInput, match="y"):
+        table.overwrite(table.scan().to_pyarrow(), "y = 2")
+
+
+def test_an_upsert_beside_a_wider_key_conflicts(memory_store: pds.Store) -> None:
+    schema = pa.schema([("k", pa.int8()), ("n", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema, key="k")
+    table.append(pa.table({"k": [1, 2], "n": [1, 2]}, schema))
+    new = pa.table({"k": [2, 3], "n": [20, 30]}, schema)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        pds.Table(memory_store, "t").alter.widen("k", pa.int64())
+        yield from new.to_batches()
+
+    with pytest.raises(pds.CommitConflict, match="a concurrent commit dropped or changed a key column"):
+        table.upsert(pa.RecordBatchReader.from_batches(schema, batches()))
+    newest = pds.Table(memory_store, "t")
+    assert newest.check().orphans == []
+    newest.upsert(new)
+    assert sorted(newest.scan().to_pyarrow()["n"].to_pylist()) == [1, 20, 30]
+
+
 # -- what happened --------------------------------------------------------------
 
 
@@ -383,3 +417,18 @@ def test_changes_over_a_restore_of_a_column(store: pds.Store) -> None:
     told = table.scan_changes(1).to_pyarrow()
     assert told["_change_type"].to_pylist() == ["insert", "delete"]
     assert told["c"].null_count == 2
+
+
+LISTS = pa.dictionary(pa.int8(), pa.list_(pa.int64()))
+
+
+@pytest.mark.parametrize(
+    "data_type", [LISTS, pa.map_(pa.string(), LISTS), pa.struct([("x", LISTS)]), pa.list_(LISTS)], ids=str
+)
+def test_a_key_that_cannot_be_compared_is_refused_at_creation(memory_store: pds.Store, data_type: pa.DataType) -> None:
+    schema = pa.schema([("id", pa.int64()), ("k", data_type)])
+    for key in ("k", ["id", "k"]):
+        with pytest.raises(pds.InvalidInput, match="a key cannot have columns of types"):
+            pds.Table.create(memory_store, "t", schema, key=key)
+    assert not list(memory_store.list_files("", recursive=True))
+    assert pds.Table.create(memory_store, "t", schema, key="id").version == 1
