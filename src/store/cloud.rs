@@ -11,13 +11,13 @@ use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{Error, MultipartId, PutResult, Result};
 
+use super::cloud_copy::{
+    AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, GOOG_COPY_SOURCE, GOOG_COPY_SOURCE_MATCH,
+};
 use super::condition::{
-    Condition, ConditionSupport, ConditionalStore, KeyListing, OpenUpload, UploadedPart,
+    Condition, ConditionSupport, ConditionalStore, KeyListing, OpenUpload, PartCopy, UploadedPart,
 };
-use super::requests::{
-    AMZ_COPY_SOURCE, AMZ_COPY_SOURCE_MATCH, Cloud, CloudClient, GOOG_COPY_SOURCE,
-    GOOG_COPY_SOURCE_MATCH, Subject,
-};
+use super::requests::{Cloud, CloudClient, Subject};
 use super::{limit, xml};
 
 #[async_trait]
@@ -202,6 +202,13 @@ impl ConditionalStore for CloudClient {
             (Cloud::S3 { .. } | Cloud::Gcs { .. }, None) => None,
         }
     }
+
+    async fn copy_part(&self, part: PartCopy<'_>) -> Option<Result<PartId>> {
+        match self.cloud {
+            Cloud::S3 { .. } => Some(self.copy_object_part(part).await),
+            Cloud::Azure { .. } | Cloud::Gcs { .. } => None,
+        }
+    }
 }
 
 impl CloudClient {
@@ -253,7 +260,7 @@ fn list_query(folder: &Path, recursive: bool, token: &str) -> String {
 }
 
 /// Encodes a value of a URL's query.
-fn percent_encode(value: &str) -> String {
+pub(super) fn percent_encode(value: &str) -> String {
     let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
     // Not every server decodes a plus as a space.
     encoded.replace('+', "%20")

@@ -5,6 +5,7 @@
 //! `super::conditional`.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -113,6 +114,19 @@ impl KeyListing {
     }
 }
 
+/// A part of an upload that is a range of the version `e_tag` of an object.
+#[derive(Debug)]
+pub struct PartCopy<'a> {
+    pub from: &'a Path,
+    pub e_tag: &'a str,
+    /// In bytes.
+    pub range: Range<u64>,
+    pub to: &'a Path,
+    pub upload: &'a MultipartId,
+    /// From 0 on.
+    pub number: usize,
+}
+
 /// Requests on one version of an object, for which `object_store` has no methods.
 ///
 /// Errors are `object_store`'s: `NotFound`, and `Precondition` where the condition does not hold.
@@ -177,6 +191,11 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
         to: &Path,
         condition: &Condition,
     ) -> Option<object_store::Result<()>>;
+
+    /// Copies a range of an object into a part of an upload; None where the store has no such request.
+    async fn copy_part(&self, _part: PartCopy<'_>) -> Option<object_store::Result<PartId>> {
+        None
+    }
 }
 
 /// Whether two spellings are the same ETag; servers differ in the quotes.

@@ -9,8 +9,12 @@ use object_store::{CopyMode, CopyOptions, GetOptions, RenameOptions};
 
 use super::Store;
 use super::condition::Condition;
+use super::failure::is_too_large_to_copy;
 use super::metrics::RequestKind;
 use crate::error::{Error, ErrorKind, Result};
+
+/// The most bytes that pass through this process on their way; more are copied by ranges.
+const MAX_COPIED_CONTENT: u64 = 64 << 20;
 
 impl Store {
     /// Copies an object inside the store, by a request that this layer sends once. With [`CopyMode::Create`] it is
@@ -31,15 +35,49 @@ impl Store {
             Err(e) if e.kind() == ErrorKind::CapabilityNotSupported && mode == CopyMode::Create => {
                 Box::pin(self.copy_content(from, None, to)).await
             }
+            Err(e) if is_too_large_to_copy(&e) && mode == CopyMode::Overwrite => {
+                self.copy_large(from, to).await
+            }
             copied => copied,
         }
     }
 
+    /// Copies an object that is too large for one request.
+    pub(super) async fn copy_large(&self, from: &str, to: &str) -> Result<()> {
+        let meta = self.head(from).await?;
+        Box::pin(self.copy_by_ranges(from, &meta, to, &Condition::Always)).await
+    }
+
     /// Creates `to` with the content of an object, or of its version `e_tag`.
     async fn copy_content(&self, from: &str, e_tag: Option<&str>, to: &str) -> Result<()> {
-        let options = GetOptions::new().with_if_match(e_tag);
-        let (bytes, _) = self.get(from, options).await?;
-        self.create(to, bytes).await.map(drop)
+        let options = || GetOptions::new().with_if_match(e_tag);
+        let content = self.get_at_most(from, options(), MAX_COPIED_CONTENT).await;
+        if content
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::TooLarge)
+        {
+            let meta = match e_tag {
+                Some(e_tag) => self.head_version(from, e_tag).await?,
+                None => self.head(from).await?,
+            };
+            match self
+                .copy_by_ranges(from, &meta, to, &Condition::Absent)
+                .await
+            {
+                Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
+                // Another object at `to`, or this one, if the answer to the completion was lost.
+                Err(e)
+                    if matches!(e.kind(), ErrorKind::Conflict | ErrorKind::NotFound)
+                        && self.is_file(to).await? =>
+                {
+                    return Err(e.with_kind(ErrorKind::AlreadyExists));
+                }
+                copied => return copied,
+            }
+            let (bytes, _) = self.get(from, options()).await?;
+            return self.create(to, bytes).await.map(drop);
+        }
+        self.create(to, content?.0).await.map(drop)
     }
 
     /// Moves an object and replaces `to`: in one step where the store can, else by a copy and a deletion. No other
@@ -182,6 +220,10 @@ impl Store {
     ) -> Result<()> {
         self.check_condition(to, condition).await?;
         match self.send_copy(from, Some(e_tag), to, condition).await {
+            Err(e) if is_too_large_to_copy(&e) => {
+                let meta = self.head_version(from, e_tag).await?;
+                return Box::pin(self.copy_by_ranges(from, &meta, to, condition)).await;
+            }
             Err(e) if e.kind() == ErrorKind::CapabilityNotSupported => {}
             copied => return copied,
         }

@@ -220,6 +220,14 @@ fn is_permanent(text: &str) -> bool {
     }
 }
 
+/// Whether a server refused to copy an object by one request because of its size.
+pub(super) fn is_too_large_to_copy(error: &Error) -> bool {
+    let text = format_error_chain(error);
+    let answer = error_answer(&text);
+    answer.starts_with("400")
+        && (answer.contains("EntityTooLarge") || answer.contains("maximum allowable size"))
+}
+
 /// The answer of a server in an error's text: its status, beginning with three digits, and its body.
 fn error_answer(text: &str) -> &str {
     text.split_once(STATUS_PREFIX)

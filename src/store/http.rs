@@ -32,10 +32,10 @@ use object_store::client::{
 use object_store::{ClientOptions, PutPayload};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::cloud_copy::{AMZ_COPY_SOURCE, GOOG_COPY_SOURCE};
 use super::failure::status_message;
 use super::limit;
 use super::metrics::{Metrics, RequestKind};
-use super::requests::{AMZ_COPY_SOURCE, GOOG_COPY_SOURCE};
 use super::xml;
 use crate::clock::Clock;
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, IF_MATCH, IF_NONE_MATCH, LOCATION};
+use http::header::{AUTHORIZATION, IF_MATCH, IF_NONE_MATCH, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use object_store::aws::AwsAuthorizer;
-use object_store::azure::{AzureAuthorizer, AzureCredential, MicrosoftAzure};
+use object_store::azure::{AzureAuthorizer, MicrosoftAzure};
 use object_store::client::{HttpErrorKind, HttpRequest, HttpRequestBody};
 use object_store::gcp::GoogleCloudStorage;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{CopyOptions, Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
+use object_store::{Error, ObjectStore, ObjectStoreExt, Result, RetryConfig};
 
 use super::aws::S3;
 use super::condition::{Condition, ConditionalStore};
@@ -28,23 +28,9 @@ use super::failure::status_message;
 use super::limit;
 use crate::clock::Clock;
 
-pub(super) const AMZ_COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
-pub(super) const AMZ_COPY_SOURCE_MATCH: HeaderName =
-    HeaderName::from_static("x-amz-copy-source-if-match");
-pub(super) const GOOG_COPY_SOURCE: HeaderName = HeaderName::from_static("x-goog-copy-source");
-pub(super) const GOOG_COPY_SOURCE_MATCH: HeaderName =
-    HeaderName::from_static("x-goog-copy-source-if-match");
-const AMZ_DATE: HeaderName = HeaderName::from_static("x-amz-date");
-const AMZ_CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
-const AMZ_SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
-const GENERATION_MATCH: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
-const SOURCE_MATCH: HeaderName = HeaderName::from_static("x-ms-source-if-match");
-const COPY_SOURCE: HeaderName = HeaderName::from_static("x-ms-copy-source");
-const COPY_STATUS: HeaderName = HeaderName::from_static("x-ms-copy-status");
-const COPY_ID: HeaderName = HeaderName::from_static("x-ms-copy-id");
+pub(super) const GENERATION_MATCH: HeaderName =
+    HeaderName::from_static("x-goog-if-generation-match");
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// The pause between two polls of a copy in progress.
-const COPY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 
@@ -103,7 +89,7 @@ impl<'a> Subject<'a> {
 
 pub(super) struct CloudResponse {
     status: StatusCode,
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
@@ -138,7 +124,7 @@ impl CloudClient {
         }
     }
 
-    fn objects(&self) -> &dyn ObjectStore {
+    pub(super) fn objects(&self) -> &dyn ObjectStore {
         match &self.cloud {
             Cloud::S3 { bucket, .. } => bucket,
             Cloud::Azure { objects, .. } => objects.as_ref(),
@@ -263,7 +249,7 @@ impl CloudClient {
     }
 
     /// The HTTP client for a target and the URL of the object or the bucket, without a query.
-    async fn resolve_url(
+    pub(super) async fn resolve_url(
         &self,
         subject: Subject<'_>,
     ) -> Result<(object_store::client::HttpClient, String)> {
@@ -377,104 +363,6 @@ impl CloudClient {
                 path: key.to_string(),
                 source: format!("the object's ETag is not {e_tag}").into(),
             })
-    }
-
-    /// Copies a blob of Azure and waits until the copy is complete: the service may still copy after its answer.
-    pub(super) async fn copy_blob(
-        &self,
-        from: &Path,
-        e_tag: Option<&str>,
-        to: &Path,
-        condition: &Condition,
-    ) -> Result<()> {
-        let mut headers = self.condition_headers(to, condition).await?;
-        if let Some(e_tag) = e_tag {
-            headers.insert(SOURCE_MATCH, self.quote_e_tag(e_tag)?);
-        }
-        let (_, mut source_url) = self.resolve_url(Subject::Object(from)).await?;
-        if let Cloud::Azure {
-            objects,
-            signed: true,
-            ..
-        } = &self.cloud
-            && let AzureCredential::SASToken(pairs) =
-                objects.credentials().get_credential().await?.as_ref()
-        {
-            let query = url::form_urlencoded::Serializer::new(String::new())
-                .extend_pairs(pairs)
-                .finish();
-            source_url = format!("{source_url}?{query}");
-        }
-        let source_header =
-            HeaderValue::from_str(&source_url).map_err(|e| self.generic_error(e))?;
-        headers.insert(COPY_SOURCE, source_header);
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let initial_headers = self
-            .send(Method::PUT, Subject::Object(to), "", &headers)
-            .await?
-            .headers;
-        let mut current_headers = initial_headers.clone();
-        loop {
-            if current_headers.get(COPY_ID) != initial_headers.get(COPY_ID) {
-                // Another copy id, or none: another write has replaced the target.
-                return Err(Error::Precondition {
-                    path: to.to_string(),
-                    source: "another write replaced the object during the copy".into(),
-                });
-            }
-            match current_headers.get(COPY_STATUS).map(HeaderValue::as_bytes) {
-                None | Some(b"success") => return Ok(()),
-                Some(b"pending") => self.clock.sleep(COPY_POLL_INTERVAL).await,
-                Some(status) => {
-                    let text = String::from_utf8_lossy(status);
-                    return Err(self
-                        .generic_error(format!("the copy of {from} ended with status {text:?}")));
-                }
-            }
-            current_headers = self
-                .send(Method::HEAD, Subject::Object(to), "", &HeaderMap::new())
-                .await?
-                .headers;
-        }
-    }
-
-    /// Copies the version `e_tag` of an object on S3 or GCS; `condition_headers` say what must be at `to`.
-    pub(super) async fn copy_object(
-        &self,
-        from: &Path,
-        e_tag: &str,
-        to: &Path,
-        (source_name, match_name): (HeaderName, HeaderName),
-        condition_headers: HeaderMap,
-    ) -> Result<()> {
-        self.warm_up().await?;
-        let copy = self.objects().copy_opts(from, to, CopyOptions::default());
-        let target = limit::capture(copy).await?;
-        if !target.headers.contains_key(&source_name) {
-            return Err(self.generic_error(format!(
-                "internal error: the copy request has no {source_name} header"
-            )));
-        }
-        // Keep the source and the headers of encryption and billing; `sign` adds a new signature.
-        let mut headers = target.headers;
-        for name in [
-            AUTHORIZATION,
-            HOST,
-            AMZ_DATE,
-            AMZ_CONTENT_SHA256,
-            AMZ_SECURITY_TOKEN,
-            // `object_store` swaps the modes of a copy, see `super::gcs`.
-            GENERATION_MATCH,
-        ] {
-            headers.remove(name);
-        }
-        headers.extend(condition_headers);
-        headers.insert(match_name, self.quote_e_tag(e_tag)?);
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        // The HTTP service takes an error in the answer's body for one.
-        self.send(Method::PUT, Subject::Object(to), "", &headers)
-            .await
-            .map(drop)
     }
 
     /// The value of a condition's header: the ETag in quotes, without which some servers ignore it.

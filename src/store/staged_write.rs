@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Store;
 use super::condition::{Condition, is_same_e_tag};
+use super::failure::is_too_large_to_copy;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that are staged and can be published.
@@ -81,7 +82,12 @@ impl StagedWrite {
                 }
                 let target_key = store.key(target)?;
                 let copy = || store.inner.objects.copy(&key, &target_key);
-                let copied = store.retry_idempotent(upload_target, copy).await;
+                let copied = match store.retry_idempotent(upload_target, copy).await {
+                    Err(e) if is_too_large_to_copy(&e) => {
+                        store.copy_large(upload_target, target).await
+                    }
+                    copied => copied,
+                };
                 // Whether or not the copy succeeded: no reader uses the name that the upload was begun for.
                 if let Err(e) = store.delete(upload_target).await {
                     log::warn!("could not remove {upload_target} after the copy to {target}: {e}");
@@ -175,11 +181,12 @@ impl StagedWrite {
     }
 }
 
-/// Whether a listed ETag is that of an upload part, whose id may be XML with checksums.
+/// Whether a listed ETag is that of an upload part, whose id is XML where parts have checksums: `PartMetadata` of
+/// `object_store`.
 fn is_same_part(e_tag: &str, part_id: &str) -> bool {
     let e_tag_element = part_id
-        .split_once("<ETag>")
-        .and_then(|(_, rest)| rest.split_once("</ETag>"));
+        .split_once("<e_tag>")
+        .and_then(|(_, rest)| rest.split_once("</e_tag>"));
     let part_e_tag = e_tag_element
         .map_or(part_id, |(tag, _)| tag)
         .replace("&quot;", "\"");
@@ -233,5 +240,19 @@ mod base64_bytes {
             .decode(text)
             .map(Bytes::from)
             .map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_etag_of_a_part_is_looked_up_in_its_id() {
+        let with_checksum = "<PartMetadata><e_tag>&quot;a&quot;</e_tag><checksum_sha256>x</checksum_sha256></PartMetadata>";
+        for part_id in ["\"a\"", "a", with_checksum] {
+            assert!(is_same_part("\"a\"", part_id), "{part_id}");
+            assert!(!is_same_part("\"b\"", part_id), "{part_id}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use super::temp_name::temp_path_in;
 use crate::error::{Error, Result};
 
 /// The most upload parts that most stores accept.
-const MAX_UPLOAD_PARTS: usize = 10_000;
+pub(super) const MAX_UPLOAD_PARTS: usize = 10_000;
 
 /// The memory that the staged writes of one operation share.
 #[derive(Debug)]
@@ -283,18 +283,18 @@ fn temp_path_beside(store: &Store, target: &str, tag: &str) -> String {
 }
 
 /// Aborts an upload whose future is dropped, as by Ctrl-C.
-struct AbortOnDrop {
+pub(super) struct AbortOnDrop {
     armed: Option<(Store, String, String)>,
 }
 
 impl AbortOnDrop {
-    fn new(store: &Store, path: &str, upload: &str) -> Self {
+    pub(super) fn new(store: &Store, path: &str, upload: &str) -> Self {
         Self {
             armed: Some((store.clone(), path.to_owned(), upload.to_owned())),
         }
     }
 
-    fn disarm(mut self) {
+    pub(super) fn disarm(mut self) {
         self.armed = None;
     }
 }

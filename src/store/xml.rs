@@ -23,6 +23,7 @@ enum Document {
     ListBucketResult(ObjectList),
     ListPartsResult(PartList),
     ListMultipartUploadsResult(UploadList),
+    CopyPartResult(CopiedPart),
     #[serde(other)]
     Other,
 }
@@ -74,6 +75,14 @@ struct Part {
 }
 
 #[derive(Deserialize)]
+struct CopiedPart {
+    #[serde(rename = "ETag")]
+    e_tag: String,
+    #[serde(default, rename = "ChecksumSHA256")]
+    checksum_sha256: Option<String>,
+}
+
+#[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct UploadList {
     #[serde(default)]
@@ -115,6 +124,20 @@ pub(super) fn is_copy_result(xml: &[u8]) -> bool {
     let name = &root[..end.unwrap_or(root.len())];
     let local_name = name.rsplit(':').next().unwrap_or_default();
     matches!(local_name, "CopyObjectResult" | "CopyPartResult")
+}
+
+/// The id of the part in a `CopyPartResult`, as `object_store` has it: the ETag, or a document of its own with a checksum.
+pub(super) fn parse_copied_part(xml: &[u8]) -> Result<String, String> {
+    let Document::CopyPartResult(part) = parse(xml)? else {
+        return Err("the response is not a CopyPartResult".to_owned());
+    };
+    Ok(match part.checksum_sha256 {
+        Some(checksum) => format!(
+            "<PartMetadata><e_tag>{}</e_tag><checksum_sha256>{checksum}</checksum_sha256></PartMetadata>",
+            quick_xml::escape::escape(&part.e_tag)
+        ),
+        None => part.e_tag,
+    })
 }
 
 /// Parses a `ListBucketResult`; returns the page and the token of the next one.
@@ -218,6 +241,20 @@ mod tests {
         ] {
             assert_eq!(is_copy_result(body.as_bytes()), is_result, "{body}");
         }
+    }
+
+    #[test]
+    fn the_id_of_a_copied_part_has_its_checksum() {
+        let parse = |inner: &str| {
+            let xml = format!("<CopyPartResult xmlns=\"x\">{inner}</CopyPartResult>");
+            parse_copied_part(xml.as_bytes()).unwrap()
+        };
+        assert_eq!(parse("<ETag>&quot;a&quot;</ETag>"), "\"a\"");
+        assert_eq!(
+            parse("<ETag>&quot;a&quot;</ETag><ChecksumSHA256>b=</ChecksumSHA256>"),
+            "<PartMetadata><e_tag>&quot;a&quot;</e_tag><checksum_sha256>b=</checksum_sha256></PartMetadata>"
+        );
+        assert!(parse_copied_part(b"<Error/>").is_err());
     }
 
     #[test]

@@ -126,9 +126,9 @@ class Upload:
     pieces: dict[int, Stored] = field(default_factory=dict)
 
 
-def error(status: int, code: str) -> Answer:
+def error(status: int, code: str, message: str = "scripted") -> Answer:
     """An error document."""
-    text = f"<Error><Code>{code}</Code><Message>scripted</Message></Error>"
+    text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
     return Answer(status, text.encode(), {"Content-Type": "application/xml"})
 
 
@@ -162,6 +162,8 @@ class Bucket:
     absent_delete_status: int = 404
     # Some compatibles refuse a complete with a condition: the status and the code.
     conditional_complete_error: tuple[int, str] | None = None
+    # The longest object that one request copies.
+    max_copied_bytes: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -217,17 +219,27 @@ class Bucket:
         refused = self._refused(request, "put")
         if refused:
             return refused
-        source = request.headers.get("x-amz-copy-source")
-        if source is None:
+        if "x-amz-copy-source" not in request.headers:
             self.put_object(request.key, request.body)
             return Answer(200, headers={"ETag": self.objects[request.key].etag})
-        copied = self.objects.get(unquote(source).lstrip("/").removeprefix(f"{BUCKET}/"))
+        copied = self._source(request)
+        if isinstance(copied, Answer):
+            return copied
+        if self.max_copied_bytes is not None and len(copied.content) > self.max_copied_bytes:
+            limit = "The specified copy source is larger than the maximum allowable size for a copy source"
+            return error(400, "InvalidRequest", f"{limit}: {self.max_copied_bytes}")
+        self.objects[request.key] = copied._replace(written_at=self.now())
+        return _xml("CopyObjectResult", f"<ETag>{escape(copied.etag)}</ETag>")
+
+    def _source(self, request: Request) -> Stored | Answer:
+        """What a copy is of, or why it cannot be made."""
+        key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").removeprefix(f"{BUCKET}/")
+        copied = self.objects.get(key)
         if copied is None:
             return error(404, "NoSuchKey")
         if request.headers.get("x-amz-copy-source-if-match") not in (None, copied.etag):
             return error(412, "PreconditionFailed")
-        self.objects[request.key] = copied._replace(written_at=self.now())
-        return _xml("CopyObjectResult", f"<ETag>{escape(copied.etag)}</ETag>")
+        return copied
 
     def _get(self, request: Request) -> Answer:
         found = self.objects.get(request.key)
@@ -328,15 +340,27 @@ class Bucket:
         if upload is None or upload.key != request.key:
             return error(404, "NoSuchUpload")
         if request.verb == "piece":
-            piece = self._stored(request.body)
-            upload.pieces[int(request.query["partNumber"])] = piece
-            return Answer(200, headers={"ETag": piece.etag})
+            return self._add_piece(request, upload)
         if request.verb == "abort":
             del self.uploads[name]
             return Answer(204)
         if request.verb == "list-pieces":
             return self._list_pieces(request.query, upload)
         return self._complete(request, upload)
+
+    def _add_piece(self, request: Request, upload: Upload) -> Answer:
+        content, is_copy = request.body, "x-amz-copy-source" in request.headers
+        if is_copy:
+            copied = self._source(request)
+            if isinstance(copied, Answer):
+                return copied
+            first, last = request.headers["x-amz-copy-source-range"].removeprefix("bytes=").split("-")
+            content = copied.content[int(first) : int(last) + 1]
+        piece = self._stored(content)
+        upload.pieces[int(request.query["partNumber"])] = piece
+        if is_copy:
+            return _xml("CopyPartResult", f"<ETag>{escape(piece.etag)}</ETag>")
+        return Answer(200, headers={"ETag": piece.etag})
 
     def _list_pieces(self, query: Mapping[str, str], upload: Upload) -> Answer:
         after = int(query.get("part-number-marker", 0))
