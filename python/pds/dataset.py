@@ -4,14 +4,13 @@ from __future__ import annotations
 
 __all__ = ["DatasetWrite", "ParquetDatasetStore", "VerifyReport"]
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pds import _pds
+from pds import _pds, foreign_folders
 from pds.arguments import (
     ArrowStream,
     check_column_paths,
@@ -23,6 +22,7 @@ from pds.arguments import (
     check_where,
     hash_schema,
     is_in_memory,
+    make_empty,
     read_stream,
     require_schema,
     resolve_key,
@@ -30,7 +30,6 @@ from pds.arguments import (
 from pds.capability import Capability
 from pds.dataset_arguments import check_manifest, check_part, check_parts, check_threads
 from pds.display import Result, Summarized, Summary
-from pds.errors import DirectoryNotEmpty
 from pds.manifest import DatasetManifest
 from pds.options import NewWrite, TaskOptions, WriteOptions
 from pds.paths import normalize_folder_path
@@ -342,14 +341,16 @@ class ParquetDatasetStore(Summarized):
 
         Raises:
             NotFound: The folder does not exist.
-            InvalidPath: A table, a pipeline or a chain is in the folder. Nothing is deleted.
+            InvalidPath: A table, a pipeline or a chain is in the folder; or the folder is a symbolic link, or a file.
+                Nothing is deleted.
             CapabilityNotSupported: The store cannot delete.
             ResourceLocked: The call timed out waiting for another process that is publishing to the dataset.
         """
         folder = resolve_key(dataset_key, key)
-        _pds.delete_dataset(self._handle, folder)
-        if not isinstance(self._store, Store):
-            _remove_empty_folders(self._store, folder)
+        if isinstance(self._store, Store):
+            _pds.delete_dataset(self._handle, folder)
+        else:
+            foreign_folders.delete_dataset(self._handle, self._store, folder)
 
     def verify_dataset(
         self, dataset_key: str | None = None, *, key: str | None = None, progress: ProgressArgument = False
@@ -452,7 +453,7 @@ class DatasetWrite:
     def prepare_empty(self, schema: pa.Schema) -> list[StagedPart]:
         """Encode and upload one part without rows, for a dataset without rows."""
         options = TaskOptions(keep_empty=True, shared=True)
-        return _pds.prepare(self.datasets._handle, self, options, require_schema(schema).empty_table())  # noqa: SLF001 one module
+        return _pds.prepare(self.datasets._handle, self, options, make_empty(require_schema(schema)))  # noqa: SLF001 one module
 
     def publish(self, parts: Iterable[StagedPart], schema: pa.Schema) -> DatasetManifest:
         """Publish the parts as the dataset, ordered by task and sequence, and return its manifest.
@@ -480,14 +481,6 @@ class DatasetWrite:
     def abort_all(self) -> None:
         """Remove the hidden files of all tasks, as `abort` does. `clean_dataset` aborts uploads of unknown parts."""
         _pds.abort_all(self.datasets._handle, self)  # noqa: SLF001 one module
-
-
-def _remove_empty_folders(store: remote_store.Store, folder: str) -> None:
-    """Remove the empty folders of a deleted dataset, and keep files that were written concurrently."""
-    for entry in list(store.list_folders(folder)):
-        _remove_empty_folders(store, str(entry.path))
-    with contextlib.suppress(DirectoryNotEmpty):
-        store.delete_folder(folder, missing_ok=True)
 
 
 def _make_reader(scan: _pds.Scan) -> pa.RecordBatchReader:

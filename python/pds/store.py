@@ -365,13 +365,13 @@ class Store:
         Raises:
             NotFound: The folder does not exist and `missing_ok` is not set.
             DirectoryNotEmpty: The folder is not empty and `recursive` is not set.
-            InvalidPath: The path is not valid, the root or a file; or objects are left whose keys no path can name.
+            InvalidPath: The path is not valid, the root, a file or a symbolic link; or objects without a path are left.
         """
         path, recursive = normalize_folder_path(path), require_bool("recursive", recursive)
         require_bool("missing_ok", missing_ok)
         if not path:
             raise InvalidPath("the root of the store cannot be deleted", path=path)
-        files = self._handle.list(path, recursive=True)["files"]
+        files = self._handle.list_to_delete(path)["files"]
         is_missing = not files and not self._handle.is_local_folder(path)
         if is_missing and self.is_file(path):
             raise InvalidPath(f"not a directory but a file: {path}", path=path)

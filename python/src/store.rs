@@ -246,6 +246,13 @@ impl StoreHandle {
         })
     }
 
+    /// Lists the files of a folder that is to be deleted, at all depths; a symbolic link is an error.
+    fn list_to_delete(&self, py: Python<'_>, folder: String) -> PyResult<ListingFields> {
+        let (store, path) = (into_py_result(py, self.store())?, folder.clone());
+        run(py, move || async move { store.refuse_link(&path).await })?;
+        self.list(py, folder, true)
+    }
+
     /// Deletes files; one that does not exist is not an error.
     fn delete(&self, py: Python<'_>, paths: Vec<String>) -> PyResult<()> {
         let store = into_py_result(py, self.store())?;
@@ -265,17 +272,10 @@ impl StoreHandle {
     /// Whether this is a local store in which the folder exists, with or without files.
     fn is_local_folder(&self, py: Python<'_>, folder: String) -> PyResult<bool> {
         let store = into_py_result(py, self.store())?;
-        run(py, move || async move {
-            let Some(local) = store.local() else {
-                return Ok(false);
-            };
-            let key = if folder.is_empty() {
-                object_store::path::Path::ROOT
-            } else {
-                store.key(&folder)?
-            };
-            Ok(local.resolve(&key).is_ok_and(|path| path.is_dir()))
-        })
+        run(
+            py,
+            move || async move { store.is_local_folder(&folder).await },
+        )
     }
 
     /// Copies a file; with `remove`, moves it.

@@ -9,6 +9,7 @@
 //! on the intent and its last bounded request can no longer land; at once where the kernel grants its lock. An intent
 //! that cannot be parsed is replaced by an overwrite or a delete only.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::lease::{LeaseTiming, PublishLease};
 use super::register::{IntentPutResult, IntentWriter, StoredIntent, read_intent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::process_id::ProcessId;
-use crate::store::{Condition, Store, path};
+use crate::store::{Condition, LockCell, Store, path};
 
 const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(200);
@@ -280,7 +281,7 @@ impl<'a> LeaseWaiter<'a> {
             if claim.is_none() && read_intent(self.store, self.key).await?.is_none() {
                 return Ok(LeaseState::Vacant);
             }
-            let attempt = local.lock_file(&key, claim.is_some());
+            let attempt = local.open_locked(&key, claim.is_some()).await;
             let locked_file = match attempt.map_err(|e| self.store.map_error(e, &path)) {
                 // The intent was removed after it was read.
                 Err(e) if e.kind() == ErrorKind::NotFound && claim.is_none() => continue,
@@ -292,27 +293,14 @@ impl<'a> LeaseWaiter<'a> {
                 continue;
             };
             let location = (self.store, self.key);
-            let stored_intent = match Intent::parse(self.key, &bytes) {
-                _ if bytes.is_empty() => None,
-                Ok(stored_intent) => Some(stored_intent),
-                Err(error) => {
-                    if !claim.is_some_and(|claim| may_replace(claim, &error)) {
-                        return Err(error);
-                    }
-                    log::warn!("replacing an unusable intent: {error}");
-                    None
-                }
-            };
-            if let Some(stored_intent) = &stored_intent {
-                self.claim_status.observe(claim, stored_intent);
-            }
-            let (intent, is_ours) = match (stored_intent, claim) {
+            let (intent, is_ours) = match (self.parse_locked(&bytes, claim)?, claim) {
                 (Some(stored_intent), _) => (stored_intent, false),
                 (None, Some(claim)) => (claim.clone(), true),
                 // The owner created the file and died before it wrote the intent: nothing was begun.
                 (None, None) => {
-                    let unlinked = local.unlink_locked(lock, &key);
-                    unlinked.map_err(|e| self.store.map_error(e, &path))?;
+                    let cell = Arc::new(LockCell::new(lock));
+                    let removed = local.remove_locked(cell, &key).await;
+                    removed.map_err(|e| self.store.map_error(e, &path))?;
                     return Ok(LeaseState::Vacant);
                 }
             };
@@ -320,13 +308,35 @@ impl<'a> LeaseWaiter<'a> {
             let lease = PublishLease::from_lock(location, intent, lock, activity);
             let owner = ProcessId::current();
             self.claim_status.set_may_land(is_ours);
-            lease.rewrite(|intent| intent.owner = owner).await?;
-            self.claim_status.set_may_land(false);
+            let rewritten = lease.rewrite(|intent| intent.owner = owner).await;
+            // The claim in a new file that is removed again was never there: its staged parts may go.
+            if rewritten.is_ok() || bytes.is_empty() && lease.try_release().await.is_ok() {
+                self.claim_status.set_may_land(false);
+            }
+            rewritten?;
             return Ok(if is_ours {
                 LeaseState::Acquired(lease)
             } else {
                 LeaseState::Abandoned(lease)
             });
+        }
+    }
+
+    /// The intent in a locked file; None if there is none, or one that cannot be parsed and that `claim` may replace.
+    fn parse_locked(&self, bytes: &Bytes, claim: Option<&Intent>) -> Result<Option<Intent>> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        match Intent::parse(self.key, bytes) {
+            Ok(stored_intent) => {
+                self.claim_status.observe(claim, &stored_intent);
+                Ok(Some(stored_intent))
+            }
+            Err(error) if claim.is_some_and(|claim| may_replace(claim, &error)) => {
+                log::warn!("replacing an unusable intent: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -372,4 +382,112 @@ pub(super) async fn wait_until_intent_removed(lease: &PublishLease<'_>) -> Resul
         lease.key
     );
     Err(Error::new(ErrorKind::Locked, message).with_path(lease.key))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path as FsPath;
+    use std::sync::Mutex;
+
+    use super::super::intent::Phase;
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::store::local::{DiskChange, DiskJournal, LocalStore};
+    use crate::store::metrics::Metrics;
+    use crate::store::{Capabilities, is_transient};
+
+    /// ENOSPC.
+    const NO_SPACE: i32 = 28;
+
+    /// A disk that is full once: at the sync after so many others.
+    #[derive(Debug, Default)]
+    struct FullOnce(Mutex<Option<usize>>);
+
+    impl FullOnce {
+        fn set_room(&self, syncs: usize) {
+            *self.0.lock().unwrap() = Some(syncs);
+        }
+    }
+
+    impl DiskJournal for FullOnce {
+        fn record(&self, _change: DiskChange) {}
+
+        fn before_sync(&self, _path: &FsPath) -> std::io::Result<()> {
+            let mut room = self.0.lock().unwrap();
+            let is_full = *room == Some(0);
+            *room = room.and_then(|syncs| syncs.checked_sub(1));
+            if is_full {
+                return Err(std::io::Error::from_raw_os_error(NO_SPACE));
+            }
+            Ok(())
+        }
+    }
+
+    /// A store of local files on the disk, with the folder of the dataset.
+    fn store_on(disk: &Arc<FullOnce>, root: &FsPath) -> Store {
+        fs::create_dir(root.join("k")).unwrap();
+        let clock = Arc::new(SystemClock);
+        let local = LocalStore::new(root, Arc::clone(&clock) as _)
+            .with_journal(Arc::clone(disk) as Arc<dyn DiskJournal>);
+        let (objects, metrics) = (Arc::new(local.clone()), Arc::new(Metrics::default()));
+        Store::from_object_store("file", objects, Capabilities::FULL, metrics, clock)
+            .with_local(local)
+    }
+
+    fn claim_of(store: &Store) -> Intent {
+        Intent::claim(store.clock().new_id(), IntentOperation::Delete)
+    }
+
+    /// A rewrite syncs the new file and then the name of it.
+    const SYNCS: [usize; 2] = [0, 1];
+
+    #[tokio::test]
+    async fn a_lease_holds_after_a_rewrite_that_failed() {
+        for syncs in SYNCS {
+            let (disk, folder) = (Arc::default(), tempfile::tempdir().unwrap());
+            let store = store_on(&disk, folder.path());
+            let (claim, claim_status) = (claim_of(&store), ClaimStatus::default());
+            let mut waiter = LeaseWaiter::new(&store, "k", &claim_status);
+            let state = waiter.acquire_lease(Some(&claim)).await.unwrap();
+            let LeaseState::Acquired(lease) = state else {
+                panic!("the folder is empty");
+            };
+            let (local, key) = (
+                store.local().unwrap(),
+                store.key("k/_publish.json").unwrap(),
+            );
+            disk.set_room(syncs);
+            let activate = |intent: &mut Intent| intent.phase = Phase::Active;
+            let error = lease.rewrite(activate).await.unwrap_err();
+            assert!(is_transient(&error), "{error}");
+            assert_eq!(lease.intent().await.phase, Phase::Claim);
+            // Another writer waits, and this one goes on.
+            assert!(local.lock_file(&key, false).unwrap().is_none());
+            lease.check().await.unwrap();
+            lease.rewrite(activate).await.unwrap();
+            assert!(local.lock_file(&key, false).unwrap().is_none());
+            let path = folder.path().join("k/_publish.json");
+            let stored = Intent::parse("k", &fs::read(&path).unwrap()).unwrap();
+            assert_eq!(stored.phase, Phase::Active);
+            lease.release().await;
+            assert!(!path.exists());
+            assert_eq!(lease.check().await.unwrap_err().kind(), ErrorKind::Fenced);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_failed_leaves_no_intent() {
+        for syncs in SYNCS {
+            let (disk, folder) = (Arc::default(), tempfile::tempdir().unwrap());
+            let store = store_on(&disk, folder.path());
+            let (claim, claim_status) = (claim_of(&store), ClaimStatus::default());
+            let mut waiter = LeaseWaiter::new(&store, "k", &claim_status);
+            disk.set_room(syncs);
+            let error = waiter.acquire_lease(Some(&claim)).await.unwrap_err();
+            assert!(is_transient(&error), "{error}");
+            assert!(!claim_status.may_exist());
+            assert_eq!(fs::read_dir(folder.path().join("k")).unwrap().count(), 0);
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! Deleting a dataset: the marker, the manifest, then everything else that is listed.
 
-use std::path::Path as FsPath;
-
 use object_store::ObjectMeta;
 
 use super::acquire::{ClaimStatus, wait_until_intent_removed};
@@ -10,7 +8,7 @@ use super::lease::PublishLease;
 use super::recover::{acquire, heal};
 use super::removal::{NestedPolicy, Removal, find_others, is_dataset_file, list_files_below};
 use super::steps::{StepError, Steps};
-use super::{check_key, without_cas};
+use super::{check_key, file_in_place_error, without_cas};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
@@ -18,7 +16,8 @@ use crate::store::Store;
 ///
 /// [`ErrorKind::NotFound`] if the folder is empty, [`ErrorKind::Fenced`] if another write took over and
 /// has published. An empty directory of a local store is removed; [`ErrorKind::Other`] if that is not possible.
-/// [`ErrorKind::InvalidPath`] if something else than datasets, such as a table, is in the folder.
+/// [`ErrorKind::InvalidPath`] if something else than datasets, such as a table, is in the folder, if the folder is a
+/// symbolic link, and if a file is in its place.
 pub async fn delete(store: &Store, key: &str) -> Result<()> {
     check_key(key)?;
     if !store.capabilities().delete {
@@ -27,16 +26,11 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
             .with_detail("delete")
             .with_path(key));
     }
+    store.refuse_link(key).await?;
     let files = store.list(key).await?;
     refuse_others(key, &files)?;
     if files.is_empty() {
-        if let Some(local) = store.local() {
-            let folder = local.resolve(&store.key(key)?);
-            if let Some(folder) = folder.ok().filter(|path| path.is_dir()) {
-                return remove_local_folder(store, key, &folder).await;
-            }
-        }
-        return Err(not_found_error(key));
+        return delete_empty(store, key).await;
     }
     if !store.capabilities().conditional {
         without_cas::delete(store, key).await?;
@@ -64,10 +58,18 @@ pub async fn delete(store: &Store, key: &str) -> Result<()> {
     store.remove_empty_folder(key).await
 }
 
-/// Removes a folder of a local store in which nothing is listed; an error if it stays without a reason that is listed.
-async fn remove_local_folder(store: &Store, key: &str, folder: &FsPath) -> Result<()> {
+/// Removes a folder in which nothing is listed, where folders exist without files; an error if it stays without a
+/// reason that is listed.
+async fn delete_empty(store: &Store, key: &str) -> Result<()> {
+    if !store.is_local_folder(key).await? {
+        // The error of a store that cannot look at a folder as at a file says nothing about the dataset.
+        return Err(match store.is_file(key).await {
+            Ok(true) => file_in_place_error(key, key),
+            _ => not_found_error(key),
+        });
+    }
     store.remove_empty_folder(key).await?;
-    if !folder.is_dir() || !store.list(key).await?.is_empty() {
+    if !store.is_local_folder(key).await? || !store.list(key).await?.is_empty() {
         return Ok(());
     }
     let message = format!(

@@ -230,9 +230,9 @@ impl<'a> PublishLease<'a> {
         match ownership {
             Ownership::Lost => return Err(self.lease_lost_error()),
             Ownership::Lock(lock) => {
-                let result = self.rewrite_locked(&lock, &next);
-                state.ownership = Ownership::Lock(lock);
-                result?;
+                // Neither a failure nor a cancelled call gives the lock up.
+                state.ownership = Ownership::Lock(Arc::clone(&lock));
+                self.rewrite_locked(&lock, &next).await?;
             }
             Ownership::Version {
                 e_tag,
@@ -263,16 +263,19 @@ impl<'a> PublishLease<'a> {
         Ok(())
     }
 
-    fn rewrite_locked(&self, cell: &LockCell, next: &Intent) -> Result<()> {
+    async fn rewrite_locked(&self, cell: &Arc<LockCell>, next: &Intent) -> Result<()> {
         let path = path::join(self.key, INTENT);
         let key = self.store.key(&path)?;
-        let (Some(lock), Some(local)) = (cell.take(), self.store.local()) else {
+        let Some(local) = self.store.local() else {
             return Err(self.lease_lost_error());
         };
         let (_, bytes) = next.to_bytes(self.store.clock().new_id());
-        let replaced = local.replace_locked(lock, &key, &bytes);
-        cell.put(replaced.map_err(|e| self.store.map_error(e, &path))?);
-        Ok(())
+        let rewritten = local.rewrite_locked(cell, &key, bytes).await;
+        if rewritten.map_err(|e| self.store.map_error(e, &path))? {
+            Ok(())
+        } else {
+            Err(self.lease_lost_error())
+        }
     }
 
     /// Replaces the intent, which cannot be carried out, by `claim`; gives the lease on that.
@@ -426,7 +429,8 @@ impl<'a> PublishLease<'a> {
         }
     }
 
-    async fn try_release(&self) -> Result<()> {
+    /// As [`Self::release`]; an error if the intent may stay.
+    pub(super) async fn try_release(&self) -> Result<()> {
         let path = path::join(self.key, INTENT);
         if self.is_lock() {
             let mut state = self.state.lock().await;
@@ -435,11 +439,11 @@ impl<'a> PublishLease<'a> {
                 return Ok(());
             };
             let key = self.store.key(&path)?;
-            let Some(lock) = cell.take() else {
-                return Err(self.lease_lost_error());
-            };
-            let unlinked = local.unlink_locked(lock, &key);
-            return unlinked.map_err(|e| self.store.map_error(e, &path));
+            let removed = local.remove_locked(cell, &key).await;
+            if removed.map_err(|e| self.store.map_error(e, &path))? {
+                return Ok(());
+            }
+            return Err(self.lease_lost_error());
         }
         if !self.conditions.delete {
             // Never sent again: the first may land after all, and a second could hit another publisher's intent.

@@ -189,7 +189,9 @@ impl DatasetWrite {
         let has_table = async {
             // Other stores hold none.
             let pointer = path::join(&self.key, POINTER);
-            Ok::<_, Error>(store.capabilities().conditional && store.is_file(&pointer).await?)
+            // No table has a path too long for its pointer.
+            let may_exist = store.capabilities().conditional && path::parse(&pointer).is_ok();
+            Ok::<_, Error>(may_exist && store.is_file(&pointer).await?)
         };
         let has_dataset = async { Ok(!self.overwrite && exists(store, &self.key).await?) };
         let (has_table, has_dataset) = try_join(has_table, has_dataset).await?;
@@ -243,6 +245,30 @@ fn check_capabilities(store: &Store, key: &str, overwrite: bool) -> Result<()> {
 fn already_exists_error(key: &str) -> Error {
     let message = format!("a dataset already exists at {key:?}; overwrite=True replaces it");
     Error::new(ErrorKind::AlreadyExists, message).with_path(key)
+}
+
+/// The error of a dataset in whose folder's place, or that of a folder above, is a file.
+fn file_in_place_error(key: &str, file: &str) -> Error {
+    let message = format!(
+        "a file is in the place of a folder of the dataset {key:?}: {file:?}; move the file, or use another key"
+    );
+    Error::new(ErrorKind::InvalidPath, message).with_path(file)
+}
+
+/// The error of a write; where a file is in the place of a folder of local files, one that names that file.
+async fn name_file_in_place(store: &Store, key: &str, error: Error) -> Error {
+    if error.kind() != ErrorKind::InvalidPath || store.local().is_none() {
+        return error;
+    }
+    let mut ends: Vec<usize> = key.match_indices('/').map(|(end, _)| end).collect();
+    ends.push(key.len());
+    for end in ends {
+        let folder = &key[..end];
+        if matches!(store.is_file(folder).await, Ok(true)) {
+            return file_in_place_error(key, folder).with_source(error);
+        }
+    }
+    error
 }
 
 fn incomplete_error(key: &str, reason: &str) -> Error {

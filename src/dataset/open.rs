@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use arrow_schema::{Field, Schema};
 use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 
@@ -301,10 +302,45 @@ fn check_schema(key: &str, first: &ParquetFile, part: &OpenPart) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "part {:?} has a different schema than the first part",
-        part.path
+        "part {:?} has a different schema than the first part: {}; write the dataset again",
+        part.path,
+        describe_difference(&first.schema, &part.file.schema)
     );
     Err(Error::new(ErrorKind::DatasetIncomplete, message).with_path(key))
+}
+
+/// Names the first column of a part that is not as in the first part.
+fn describe_difference(first: &Schema, part: &Schema) -> String {
+    let describe = |field: &Field| {
+        let suffix = if field.is_nullable() { "" } else { " not null" };
+        format!("{}{suffix}", field.data_type())
+    };
+    for expected in first.fields() {
+        let (name, expected) = (expected.name(), describe(expected));
+        match part.field_with_name(name).map(describe) {
+            Err(_) => return format!("column {name:?} ({expected}) is missing"),
+            Ok(actual) if actual != expected => {
+                return format!("column {name:?} is {actual}, not {expected}");
+            }
+            Ok(_) => {}
+        }
+    }
+    let mut fields = part.fields().iter();
+    if let Some(added) = fields.find(|field| first.field_with_name(field.name()).is_err()) {
+        let (name, data_type) = (added.name(), describe(added));
+        return format!("the first part has no column {name:?} ({data_type})");
+    }
+    let mut pairs = first.fields().iter().zip(part.fields());
+    match pairs.find(|(expected, actual)| expected != actual) {
+        Some((expected, actual)) if expected.name() == actual.name() => {
+            format!("column {:?} has other metadata", actual.name())
+        }
+        Some((expected, actual)) => {
+            let (name, expected) = (actual.name(), expected.name());
+            format!("column {name:?} is in the place of column {expected:?}")
+        }
+        None => "a column is there twice".to_owned(),
+    }
 }
 
 /// Checks that `part` is the one at `index` of the manifest: by `part_index`, by the part alone if that proves it, or

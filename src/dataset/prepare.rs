@@ -7,7 +7,7 @@ use arrow_schema::Schema;
 
 use super::intent::Intent;
 use super::register::read_intent;
-use super::{DatasetWrite, Layout, StagedPart};
+use super::{DatasetWrite, Layout, StagedPart, name_file_in_place};
 use crate::error::Result;
 use crate::files::{StagedFile, count_rows, discard, stage};
 use crate::parquet::seal::PartIdentity;
@@ -46,7 +46,11 @@ pub async fn prepare(
     let columns_hash = hash_columns(&input.schema());
     let (target_write, target_store) = (write.clone(), store.clone());
     let targets = Box::new(move |index| target_path(&target_store, &target_write, task, index));
-    let files = stage(store, staging, plan, count_rows(input, "write"), targets).await?;
+    let staged = stage(store, staging, plan, count_rows(input, "write"), targets).await;
+    let files = match staged {
+        Ok(files) => files,
+        Err(e) => return Err(name_file_in_place(store, &write.key, e).await),
+    };
     let count = files.len() as u64;
     let sequenced_files = files.into_iter().zip(0..);
     let to_staged_part = |(file, sequence): (StagedFile, u64)| StagedPart {

@@ -27,7 +27,7 @@ use super::roll_back::{discard_staged, roll_back};
 use super::steps::{Publication, StepError, Steps};
 use super::{
     DatasetManifest, DatasetWrite, MANIFEST, StagedPart, already_exists_error, holds_table_error,
-    prepare, without_cas,
+    name_file_in_place, prepare, without_cas,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
@@ -69,7 +69,7 @@ pub async fn publish(
         Ok(acquired) => acquired.lease,
         Err(error) => {
             staged.abort_unless_claimed().await;
-            return Err(error);
+            return Err(name_file_in_place(store, &write.key, error).await);
         }
     };
     staged.disarm();

@@ -333,6 +333,34 @@ impl Store {
         }
     }
 
+    /// Whether `folder` is a folder of local files, with or without files; other stores have folders only as parts of
+    /// keys.
+    pub async fn is_local_folder(&self, folder: &str) -> Result<bool> {
+        let key = self.folder_key(folder)?;
+        match &self.inner.local {
+            Some(local) => self.send_once(folder, local.is_folder(&key)).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Refuses a folder that is to be deleted and is a symbolic link of local files ([`ErrorKind::InvalidPath`]): the
+    /// folder where the link leads would be emptied.
+    pub async fn refuse_link(&self, folder: &str) -> Result<()> {
+        let key = self.folder_key(folder)?;
+        let is_link = match &self.inner.local {
+            Some(local) if !key.is_root() => self.send_once(folder, local.is_link(&key)).await?,
+            _ => false,
+        };
+        if !is_link {
+            return Ok(());
+        }
+        let message = format!(
+            "{folder:?} is a symbolic link, which a deletion does not follow; delete the folder where it leads by the \
+             path of that folder, or remove the link by the tools of the file system"
+        );
+        Err(Error::new(ErrorKind::InvalidPath, message).with_path(folder))
+    }
+
     /// Removes `folder` and its empty subfolders from local files; in other stores folders are only parts of keys.
     pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
         let key = self.folder_key(folder)?;

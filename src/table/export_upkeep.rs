@@ -81,6 +81,7 @@ async fn prune_iceberg(table: &Table, retention: Duration) -> Result<usize> {
 
 /// Removes a table with its exports, which go first, so that their readers find no table instead of missing files.
 pub async fn drop_exported(table: &Table) -> Result<()> {
+    table.store().refuse_link(table.root()).await?;
     let newest = match table.newest().await {
         Ok(newest) => newest.manifest,
         // What can be removed without knowing the versions is removed below.

@@ -43,9 +43,11 @@ const MIN_LEFTOVER_AGE: Duration = Duration::from_hours(24);
 /// The maximum number of manifests that are removed concurrently.
 const CONCURRENT_DELETIONS: usize = 16;
 
-/// Removes the versions of a folder and all of its objects. Fails with [`ErrorKind::NotFound`] if there are none, and with
-/// [`ErrorKind::Unavailable`] if writers add objects all the time.
+/// Removes the versions of a folder and all of its objects. Fails with [`ErrorKind::NotFound`] if there are none, with
+/// [`ErrorKind::InvalidPath`] if the folder is a symbolic link, and with [`ErrorKind::Unavailable`] if writers add
+/// objects all the time.
 pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
+    folder.store().refuse_link(folder.root()).await?;
     let target = match folder.find_newest().await {
         Ok(Some(newest)) => Target::Versions(newest.manifest),
         Ok(None) => Target::Leftovers,

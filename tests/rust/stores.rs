@@ -321,17 +321,17 @@ fn a_locked_file_is_replaced_and_removed_only_by_its_holder() {
     let (local, key) = (store.local().unwrap(), store.key("deep/intent").unwrap());
     let missing = local.lock_file(&key, false).unwrap_err();
     assert!(matches!(missing, object_store::Error::NotFound { .. }));
-    let (lock, content) = local.lock_file(&key, true).unwrap().unwrap();
+    let (mut lock, content) = local.lock_file(&key, true).unwrap().unwrap();
     assert!(content.is_empty() && local.lock_file(&key, true).unwrap().is_none());
-    let lock = local.replace_locked(lock, &key, b"one").unwrap();
+    local.replace_locked(&mut lock, &key, b"one").unwrap();
     assert!(local.lock_file(&key, false).unwrap().is_none());
     drop(lock);
-    let (lock, content) = local.lock_file(&key, false).unwrap().unwrap();
+    let (mut lock, content) = local.lock_file(&key, false).unwrap().unwrap();
     assert_eq!(content, "one");
     // Somebody who knows no locks puts another file there: the lock is on the one that was there.
     std::fs::remove_file(folder.path().join("deep/intent")).unwrap();
     std::fs::write(folder.path().join("deep/intent"), "theirs").unwrap();
-    let error = local.replace_locked(lock, &key, b"two").unwrap_err();
+    let error = local.replace_locked(&mut lock, &key, b"two").unwrap_err();
     assert!(
         matches!(error, object_store::Error::Precondition { .. }),
         "{error}"

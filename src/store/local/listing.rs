@@ -74,7 +74,22 @@ impl LocalStore {
         Ok(listing)
     }
 
-    /// Removes the folder `key` and its subfolders as far as they are empty; errors are ignored.
+    /// Whether the name of `key` is that of a symbolic link, whether or not there is anything where it leads.
+    pub(in crate::store) async fn is_link(&self, key: &Path) -> Result<bool> {
+        let key = key.clone();
+        self.run_blocking(move |s| Ok(s.resolve_entry(&key)?.is_symlink()))
+            .await
+    }
+
+    /// Whether there is a folder `key` inside the root.
+    pub(in crate::store) async fn is_folder(&self, key: &Path) -> Result<bool> {
+        let key = key.clone();
+        self.run_blocking(move |s| Ok(s.resolve(&key).is_ok_and(|path| path.is_dir())))
+            .await
+    }
+
+    /// Removes the folder `key` and its subfolders as far as they are empty; errors are ignored. A symbolic link stays,
+    /// and so does the folder where it leads.
     pub fn remove_empty_tree(&self, key: &Path) {
         fn remove(path: &FsPath) {
             let Ok(entries) = fs::read_dir(path) else {
@@ -88,7 +103,9 @@ impl LocalStore {
             // A folder that is not empty stays: another writer may have put a file there.
             let _ = fs::remove_dir(path);
         }
-        if let Ok(path) = self.resolve(key) {
+        if let Ok(path) = self.resolve(key)
+            && !path.is_symlink()
+        {
             remove(&path);
         }
     }

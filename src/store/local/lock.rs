@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use super::{DiskChange, LocalStore, etag};
 use crate::store::condition::Condition;
 use crate::store::content_tag::content_tag;
-use crate::store::failure::{map_io_error, precondition_error};
+use crate::store::failure::{map_io_error, map_write_error, precondition_error};
 use crate::store::process_id::ProcessId;
 
 /// How often and how long a change waits for another change of the same file. Changes take microseconds; a lock that
@@ -54,14 +54,15 @@ impl LockCell {
         Self(Mutex::new(Some(lock)))
     }
 
-    /// Takes the lock out, to replace or release it.
+    /// Takes the lock out, to release it.
     pub fn take(&self) -> Option<FileLock> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Puts in the lock of a new version of the file.
-    pub fn put(&self, lock: FileLock) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+    /// Runs `change` on the lock, which stays in the cell whatever comes of it; None if the lock was taken out.
+    pub fn change<T>(&self, change: impl FnOnce(&mut FileLock) -> T) -> Option<T> {
+        let mut lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lock.as_mut().map(change)
     }
 }
 
@@ -185,7 +186,12 @@ impl LocalStore {
             if is_new && result.is_ok() {
                 self.record_change(|| DiskChange::Create(path.clone()));
             }
-            match result.map_err(|e| map_io_error(key, e))? {
+            let map_error = if create {
+                map_write_error
+            } else {
+                map_io_error
+            };
+            match result.map_err(|e| map_error(key, e))? {
                 LockAttempt::Busy => return Ok(None),
                 LockAttempt::Moved => {}
                 LockAttempt::Acquired(mut lock) => {
@@ -196,15 +202,12 @@ impl LocalStore {
         }
     }
 
-    /// Replaces a locked file by a new version, which is locked before it is visible. `Precondition` if the locked file
-    /// is no longer at `key`.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "the lock ends with the file it is on"
-    )]
-    pub fn replace_locked(&self, lock: FileLock, key: &Path, bytes: &[u8]) -> Result<FileLock> {
+    /// Replaces a locked file by a new version, which is locked before it is visible. After an error `lock` is on the
+    /// file that is at `key`: the old one, or the new one if only the sync of its name failed. `Precondition` if the
+    /// locked file is no longer at `key`.
+    pub fn replace_locked(&self, lock: &mut FileLock, key: &Path, bytes: &[u8]) -> Result<()> {
         let path = self.resolve_entry(key)?;
-        check_is_current(&lock, key, &path)?;
+        check_is_current(lock, key, &path)?;
         let (file, temp) = self.create_temp(key, &ProcessId::current().tag())?;
         let new_lock = FileLock { file };
         let result = flock(&new_lock.file, FlockOperation::NonBlockingLockExclusive)
@@ -212,11 +215,17 @@ impl LocalStore {
             .and_then(|()| (&new_lock.file).write_all(bytes))
             .map_err(|e| map_io_error(key, e))
             .and_then(|()| self.sync_file(&temp, &new_lock.file))
-            .and_then(|()| self.rename_over(&temp, key));
-        if result.is_err() {
-            self.remove_temp(&temp);
+            .and_then(|()| self.rename_over_unsynced(&temp, key));
+        match result {
+            Ok(target) => {
+                *lock = new_lock;
+                self.sync_folder_of(key, &target)
+            }
+            Err(e) => {
+                self.remove_temp(&temp);
+                Err(e)
+            }
         }
-        result.map(|()| new_lock)
     }
 
     /// Removes a locked file. `Precondition` if it is no longer at `key`.
@@ -228,6 +237,41 @@ impl LocalStore {
         let path = self.resolve_entry(key)?;
         check_is_current(&lock, key, &path)?;
         self.unlink(key, &path)
+    }
+
+    /// [`Self::lock_file`] in a blocking task.
+    pub(crate) async fn open_locked(
+        &self,
+        key: &Path,
+        create: bool,
+    ) -> Result<Option<(FileLock, Bytes)>> {
+        let key = key.clone();
+        self.run_blocking(move |s| s.lock_file(&key, create)).await
+    }
+
+    /// [`Self::replace_locked`] in a blocking task, which keeps the lock until it has ended. False for an empty cell.
+    pub(crate) async fn rewrite_locked(
+        &self,
+        cell: &Arc<LockCell>,
+        key: &Path,
+        bytes: Bytes,
+    ) -> Result<bool> {
+        let (cell, key) = (Arc::clone(cell), key.clone());
+        self.run_blocking(move |s| {
+            let replaced = cell.change(|lock| s.replace_locked(lock, &key, &bytes));
+            replaced.map_or(Ok(false), |result| result.map(|()| true))
+        })
+        .await
+    }
+
+    /// [`Self::unlink_locked`] in a blocking task, which takes the lock out of its cell. False for an empty cell.
+    pub(crate) async fn remove_locked(&self, cell: Arc<LockCell>, key: &Path) -> Result<bool> {
+        let key = key.clone();
+        self.run_blocking(move |s| match cell.take() {
+            Some(lock) => s.unlink_locked(lock, &key).map(|()| true),
+            None => Ok(false),
+        })
+        .await
     }
 
     /// Removes a file, or only its version `e_tag`. Of a symbolic link the link is removed, not its target.

@@ -168,21 +168,6 @@ impl LocalStore {
             .and_then(|path| self.unlink_unsynced(temp, &path));
     }
 
-    /// Moves a file over `to`, atomically.
-    pub fn rename_over(&self, from: &Path, to: &Path) -> Result<()> {
-        let (source, target) = (self.resolve(from)?, self.resolve(to)?);
-        match fs::rename(&source, &target) {
-            Err(e) if e.kind() == IoKind::NotFound && source.exists() => {
-                self.make_folder_of(&target)
-                    .map_err(|e| map_io_error(to, e))?;
-                fs::rename(&source, &target).map_err(|e| map_io_error(to, e))?;
-            }
-            other => other.map_err(|e| map_io_error(from, e))?,
-        }
-        self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
-        self.sync_folder_of(to, &target)
-    }
-
     /// Gives the file `from` the name `to`, or `AlreadyExists` if a file has it. The old name may stay.
     fn link_new(&self, from: &Path, to: &Path) -> Result<()> {
         let (source, target) = (self.resolve(from)?, self.resolve(to)?);

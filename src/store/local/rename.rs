@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind as IoKind};
+use std::path::PathBuf;
 
 use object_store::path::Path;
 use object_store::{CopyMode, Error, Result};
@@ -18,6 +19,28 @@ use super::{DiskChange, LocalStore, etag};
 use crate::store::failure::{already_exists_error, find_cause, map_io_error, map_write_error};
 
 impl LocalStore {
+    /// Moves a file over `to`, atomically.
+    pub fn rename_over(&self, from: &Path, to: &Path) -> Result<()> {
+        let target = self.rename_over_unsynced(from, to)?;
+        self.sync_folder_of(to, &target)
+    }
+
+    /// As [`Self::rename_over`]; the caller syncs the folder of the path that is returned. After an error the file has
+    /// its old name.
+    pub(super) fn rename_over_unsynced(&self, from: &Path, to: &Path) -> Result<PathBuf> {
+        let (source, target) = (self.resolve(from)?, self.resolve(to)?);
+        match fs::rename(&source, &target) {
+            Err(e) if e.kind() == IoKind::NotFound && source.exists() => {
+                self.make_folder_of(&target)
+                    .map_err(|e| map_io_error(to, e))?;
+                fs::rename(&source, &target).map_err(|e| map_io_error(to, e))?;
+            }
+            other => other.map_err(|e| map_io_error(from, e))?,
+        }
+        self.record_change(|| DiskChange::Rename(source.clone(), target.clone()));
+        Ok(target)
+    }
+
     /// Moves a file; its old name is gone from the disk, too, once this returns.
     pub(in crate::store) async fn rename_file(
         &self,

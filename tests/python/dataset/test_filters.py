@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+import uuid
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -96,3 +99,61 @@ def test_filters_that_cannot_be_used(memory_store: pds.Store, where: str) -> Non
         ds.scan_dataset("a", where=where).read_all()
     with pytest.raises(pds.InvalidType, match="SQL"):
         ds.scan_dataset("a", where=1)
+
+
+NULL_DICTIONARIES = """
+import sys
+import pyarrow as pa, pyarrow.compute as pc
+import pds
+
+nulls = pa.DictionaryArray.from_arrays(pa.array([None, None, None], pa.int8()), pa.nulls(0))
+rows = pa.table({"n": [1, 2, 3], "d": nulls})
+d, n = pc.field("d"), pc.field("n")
+store = pds.Store("memory://")
+datasets = pds.ParquetDatasetStore(store)
+datasets.write_dataset(rows, "a")
+table = pds.Table.create(store, "t", rows.schema)
+table.append(rows)
+for where, ids in (
+    (d.is_null(), [1, 2, 3]),
+    (d.is_valid(), []),
+    (d.is_null() & (n > 1), [2, 3]),
+    (d.is_valid() | (n < 2), [1]),
+    (pc.coalesce(d, d).is_null(), [1, 2, 3]),
+    (d == "a", []),
+    (n == 2, [2]),
+):
+    assert datasets.scan_dataset("a", where=where).read_all()["n"].to_pylist() == ids, where
+    assert table.scan(where=where).to_pyarrow()["n"].to_pylist() == ids, where
+    assert table.to_pyarrow_dataset().to_table(filter=where)["n"].to_pylist() == ids, where
+"""
+
+
+def test_expressions_on_dictionaries_of_nulls() -> None:
+    """In a process of its own: pruning by them crashes pyarrow."""
+    done = subprocess.run([sys.executable, "-c", NULL_DICTIONARIES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _nested_extensions() -> dict[str, pa.Array]:
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=n).bytes for n in range(3)], pa.binary(16)))
+    names = pa.array(["a", "b", "c"])
+    return {
+        "list": pa.ListArray.from_arrays([0, 1, 2, 3], ids),
+        "struct": pa.StructArray.from_arrays([ids], ["id"]),
+        "map": pa.MapArray.from_arrays([0, 1, 2, 3], names, ids),
+        "structs": pa.ListArray.from_arrays([0, 1, 2, 3], pa.StructArray.from_arrays([ids], ["id"])),
+        "dictionaries": pa.ListArray.from_arrays([0, 1, 2, 3], names.dictionary_encode()),
+    }
+
+
+@pytest.mark.parametrize("name", ["list", "struct", "map", "structs", "dictionaries"])
+def test_filters_beside_extension_types_within_others(memory_store: pds.Store, name: str) -> None:
+    rows = pa.table({"n": [1, 2, 3], "x": _nested_extensions()[name]})
+    ds = pds.ParquetDatasetStore(memory_store)
+    ds.write_dataset(rows, "a")
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    for where, ids in ((pc.field("n") > 1, [2, 3]), (pc.field("x").is_null(), []), ("n > 1", [2, 3])):
+        assert ds.scan_dataset("a", where=where).read_all()["n"].to_pylist() == ids
+        assert table.scan(where=where).to_pyarrow()["n"].to_pylist() == ids

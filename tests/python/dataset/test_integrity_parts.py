@@ -132,6 +132,26 @@ def test_parts_of_another_write_are_noticed(memory_store: pds.Store) -> None:
             _read(ds, manifest, 1, known)
 
 
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (pa.table({"n": pa.array([1, 2], pa.int32())}), 'column "n" is Int32, not Int64'),
+        (pa.table([pa.array([1, 2])], pa.schema([pa.field("n", pa.int64(), nullable=False)])), "Int64 not null, not"),
+        (pa.table({"m": [1, 2]}), r'column "n" \(Int64\) is missing'),
+        (pa.table({"n": [1, 2], "m": [1, 2]}), r'the first part has no column "m" \(Int64\)'),
+    ],
+    ids=["type", "nullable", "missing", "added"],
+)
+def test_parts_of_other_columns_are_described(memory_store: pds.Store, other: pa.Table, says: str) -> None:
+    ds = _foreign(memory_store)
+    sink = pa.BufferOutputStream()
+    pq.write_table(other, sink)
+    memory_store.write(_path(2), sink.getvalue().to_pybytes(), overwrite=True)
+    with pytest.raises(pds.DatasetIncomplete, match=says) as caught:
+        ds.read_dataset(KEY)
+    assert "part-00002.parquet" in str(caught.value)
+
+
 def test_a_replaced_dataset_is_not_mixed_in(memory_store: pds.Store) -> None:
     ds = _one_task(memory_store)
     manifest = ds.read_manifest(KEY)

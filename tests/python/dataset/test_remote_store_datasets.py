@@ -170,6 +170,37 @@ def test_all_missing_parts_are_named(tmp_path: Path) -> None:
         assert caught.value.path == "a"
 
 
+METHODS: dict[str, Callable[[Any, str], Any]] = {
+    "write_dataset": lambda ds, key: ds.write_dataset(ROWS, key),
+    "overwrite": lambda ds, key: ds.write_dataset(ROWS, key, overwrite=True),
+    "read_dataset": lambda ds, key: ds.read_dataset(key),
+    "read_manifest": lambda ds, key: ds.read_manifest(key),
+    "dataset_exists": lambda ds, key: ds.dataset_exists(key),
+    "delete_dataset": lambda ds, key: ds.delete_dataset(key),
+}
+
+
+@pytest.mark.parametrize("kind", ["local", "ours over theirs"])
+@pytest.mark.parametrize("key", ["a", "a/b"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_file_is_in_the_place_of_a_folder(tmp_path: Path, kind: str, key: str, method: str) -> None:
+    pair = _Pair(kind, tmp_path)
+    pair.both(lambda ds: ds.store.write("a", b"mine") and None)
+    outcome = pair.both(lambda ds: METHODS[method](ds, key))
+    if "write" in method or (key, method) == ("a", "delete_dataset"):
+        assert outcome is remote_store.InvalidPath
+
+
+@pytest.mark.parametrize("kind", ["local", "ours over theirs"])
+def test_a_folder_without_files(tmp_path: Path, kind: str) -> None:
+    pair = _Pair(kind, tmp_path)
+    for side in ("theirs", "ours"):
+        (tmp_path / side / "a" / "b").mkdir(parents=True)
+    assert pair.both(lambda ds: ds.delete_dataset("a")) is None
+    assert not (tmp_path / "ours" / "a").exists()
+    assert pair.both(lambda ds: ds.delete_dataset("a")) is remote_store.NotFound
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -252,6 +283,44 @@ def test_an_unknown_column_is_named_with_those_there_are(tmp_path: Path, columns
         with pytest.raises(pds.InvalidInput, match=r"none|n\.x") as caught:
             call("a", columns=columns)
         assert "'s'" in str(caught.value) or '"s"' in str(caught.value)
+
+
+LONGEST_KEY = "/".join(["k" * 100] * 10) + "k"
+
+
+@pytest.mark.parametrize("key", [LONGEST_KEY + "k", "k" * 256, "a\nb", "a\x01", "a/\x7f"], ids=ascii)
+@pytest.mark.parametrize("method", METHODS)
+def test_keys_that_no_object_store_takes(tmp_path: Path, key: str, method: str) -> None:
+    pair = _Pair("memory", tmp_path)
+    pair.theirs.write_dataset(ROWS, key)
+    assert pair.theirs.read_dataset(key).equals(ROWS)
+    with pytest.raises(pds.InvalidPath):
+        METHODS[method](pair.ours, key)
+    assert pair.files(pair.ours) == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_longest_key(tmp_path: Path, kind: str) -> None:
+    """Its `_publish.json` has 1024 bytes."""
+    assert len(LONGEST_KEY) == 1010
+    pair = _Pair(kind, tmp_path)
+    pair.ours.begin_write(LONGEST_KEY)
+    pair.both(lambda ds: ds.write_dataset(ROWS, LONGEST_KEY))
+    pair.both(lambda ds: ds.read_dataset(LONGEST_KEY))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_with_the_name_of_a_part(tmp_path: Path, kind: str) -> None:
+    pair = _Pair(kind, tmp_path)
+    for ds in (pair.theirs, pair.ours):
+        ds.store.write("a/data.parquet", b"somebody's")
+    pair.theirs.write_dataset(ROWS, "a")
+    if kind != "ours over theirs":
+        with pytest.raises(pds.AlreadyExists, match="does not belong to a dataset"):
+            pair.ours.write_dataset(ROWS, "a")
+        assert pair.files(pair.ours) == {"a/data.parquet": b"some"}
+    pair.ours.write_dataset(ROWS, "a", overwrite=kind != "ours over theirs")
+    assert pair.ours.read_dataset("a").equals(pair.theirs.read_dataset("a"))
 
 
 # -- a delete ----------------------------------------------------------------------
