@@ -122,17 +122,19 @@ fn find_pipeline_commit(
     })
 }
 
-/// The outcome of an earlier update of a pipeline with an idempotency key; None if there is none.
+/// The outcome of an earlier update of a pipeline with an idempotency key; None if there is none. Then an outdated base
+/// version is an error.
 #[pyfunction]
 fn find_pipeline_replay(
     py: Python<'_>,
     store: &StoreHandle,
     path: String,
-    idempotency_key: String,
+    idempotency_key: Option<String>,
+    base_version: Option<u64>,
 ) -> PyResult<Option<UpdateFields>> {
     let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
     let report = run(py, move || async move {
-        UpdateReport::find_replay(&pipeline, &idempotency_key).await
+        UpdateReport::find_replay(&pipeline, idempotency_key.as_deref(), base_version).await
     })?;
     Ok(report.map(UpdateFields::from))
 }

@@ -239,6 +239,13 @@ impl Versioned for PipelineManifest {
                 return Some(format!("run {:?} of {name:?} has no file", run.id));
             }
         }
+        let runs = || self.nodes.iter().flat_map(NodeEntry::runs);
+        let files = || runs().flat_map(|run| &run.files.files);
+        if !can_be_summed(files().map(|file| file.rows))
+            || !can_be_summed(files().map(|file| file.size_bytes))
+        {
+            return Some("its files have more rows or bytes than can be".to_owned());
+        }
         let mut paths = HashSet::new();
         for path in self.references() {
             if !names::is_inside(path) {
@@ -306,6 +313,12 @@ impl Versioned for PipelineManifest {
     }
 }
 
+/// Whether numbers of rows or bytes have a sum that leaves room to add what an update writes.
+fn can_be_summed(mut numbers: impl Iterator<Item = u64>) -> bool {
+    let sum = numbers.try_fold(0, u64::checked_add);
+    sum.is_some_and(|sum| i64::try_from(sum).is_ok())
+}
+
 impl RollLists for PipelineManifest {
     async fn roll_lists(
         &mut self,
@@ -314,5 +327,44 @@ impl RollLists for PipelineManifest {
         base: &Self,
     ) -> Result<()> {
         roll_transactions(lists, folder, base, self).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn more_rows_or_bytes_than_can_be_are_refused() {
+        let find_inconsistency = |rows: [u64; 2], bytes: [u64; 2]| {
+            let file = |at: usize| {
+                json!({
+                    "name": format!("run/{at}.parquet"), "size_bytes": bytes[at], "footer_size": 9, "index_size": 9,
+                    "rows": rows[at], "first": [1], "last": [1],
+                })
+            };
+            let node = json!({
+                "name": "s", "types": ["Int64", "Int64"], "arrow_schema": "",
+                "content": [{"id": "a", "files": [file(0)]}, {"id": "b", "files": [file(1)]}],
+            });
+            let created_at = TimestampMicros::new(chrono::DateTime::<chrono::Utc>::UNIX_EPOCH);
+            let mut manifest = PipelineManifest::empty(CommitId::new(1), created_at);
+            manifest.version = 1;
+            manifest.nodes.push(serde_json::from_value(node).unwrap());
+            manifest.find_inconsistency()
+        };
+        let most = u64::try_from(i64::MAX).unwrap();
+        assert_eq!(find_inconsistency([1, 2], [3, 4]), None);
+        assert_eq!(find_inconsistency([most - 1, 1], [1, most - 1]), None);
+        for (rows, bytes) in [
+            ([most, 1], [1, 1]),
+            ([u64::MAX, 1], [1, 1]),
+            ([1, 1], [u64::MAX, u64::MAX]),
+        ] {
+            let reason = find_inconsistency(rows, bytes).unwrap();
+            assert!(reason.contains("more rows or bytes"), "{reason}");
+        }
     }
 }

@@ -21,13 +21,22 @@ use crate::versions::{Change, find_replay};
 #[derive(Debug)]
 pub struct Preview {
     pipeline: Pipeline,
-    change: PipelineUpdate,
+    outcome: Outcome,
     manifest: Arc<PipelineManifest>,
     staged: Staged,
     timeout: Duration,
 }
 
-/// Computes an update and writes its runs. Errors are those of [`super::update()`]; after one nothing is left.
+/// What a commit of a preview does.
+#[derive(Debug)]
+enum Outcome {
+    Update(PipelineUpdate),
+    /// Nothing: an earlier update has the same idempotency key.
+    Replay(UpdateReport),
+}
+
+/// Computes an update and writes its runs. If an earlier update has the same idempotency key, nothing is computed, and
+/// the preview shows no change. Errors are those of [`super::update()`]; after one nothing is left.
 pub async fn preview(
     pipeline: &Pipeline,
     graph: &Graph,
@@ -36,12 +45,13 @@ pub async fn preview(
 ) -> Result<Preview> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
     let mut staged = Staged::new(pipeline);
-    let previewed = preview_on_newest(pipeline, &mut operation, &mut staged).await;
+    let key = options.idempotency_key.as_deref();
+    let previewed = preview_on_newest(pipeline, key, &mut operation, &mut staged).await;
     operation.remove_staged().await;
     match previewed {
-        Ok((change, manifest)) => Ok(Preview {
+        Ok((outcome, manifest)) => Ok(Preview {
             pipeline: pipeline.clone(),
-            change,
+            outcome,
             manifest,
             staged,
             timeout: options.timeout,
@@ -56,33 +66,54 @@ pub async fn preview(
 /// Computes an update of the newest version, and the manifest that its commit would write.
 async fn preview_on_newest(
     pipeline: &Pipeline,
+    key: Option<&str>,
     operation: &mut UpdateOperation<'_>,
     staged: &mut Staged,
-) -> Result<(PipelineUpdate, Arc<PipelineManifest>)> {
-    let base = match pipeline.find_newest().await? {
+) -> Result<(Outcome, Arc<PipelineManifest>)> {
+    let mut base = match pipeline.find_newest().await? {
         Some(newest) => newest.manifest,
         None => Arc::new(PipelineManifest::empty_of(pipeline)),
     };
+    if base.version > 0 && key.is_some() {
+        let (newest, earlier) = find_replay(pipeline, key).await?;
+        if let Some(earlier) = earlier {
+            let unchanged = without_changes(&newest.manifest);
+            return Ok((Outcome::Replay(report(&earlier, Vec::new())), unchanged));
+        }
+        base = newest.manifest;
+    }
     let change = operation.plan_on(Arc::clone(&base), staged).await?;
     let (mut manifest, operation) = change.apply(&base)?;
     manifest.version = base.version + 1;
     manifest.operation = operation;
-    Ok((change, Arc::new(manifest)))
+    Ok((Outcome::Update(change), Arc::new(manifest)))
+}
+
+/// The same rows, and none of the changes of the version.
+fn without_changes(manifest: &PipelineManifest) -> Arc<PipelineManifest> {
+    let mut unchanged = manifest.clone();
+    for node in &mut unchanged.nodes {
+        node.update = None;
+    }
+    Arc::new(unchanged)
 }
 
 impl Preview {
-    /// The pipeline as the commit would make it.
+    /// The pipeline as the commit would make it; as it is where an earlier update has the same idempotency key.
     pub fn manifest(&self) -> &Arc<PipelineManifest> {
         &self.manifest
     }
 
-    /// What the update would do; the commit has no id yet.
+    /// What the update would do; the commit has no id yet. Of an update with a used idempotency key, the earlier one.
     pub fn report(&self) -> UpdateReport {
-        UpdateReport {
-            version: self.manifest.version,
-            commit_id: self.manifest.commit_id.clone(),
-            is_replayed: false,
-            nodes: self.change.reports.clone(),
+        match &self.outcome {
+            Outcome::Update(change) => UpdateReport {
+                version: self.manifest.version,
+                commit_id: self.manifest.commit_id.clone(),
+                is_replayed: false,
+                nodes: change.reports.clone(),
+            },
+            Outcome::Replay(earlier) => earlier.clone(),
         }
     }
 
@@ -92,11 +123,15 @@ impl Preview {
     pub async fn commit(self) -> Result<UpdateReport> {
         let Self {
             pipeline,
-            change,
+            outcome,
             manifest: _,
             staged,
             timeout,
         } = self;
+        let change = match outcome {
+            Outcome::Update(change) => change,
+            Outcome::Replay(earlier) => return Ok(earlier),
+        };
         if change.base_version == 0 {
             let key = change.idempotency_key.clone();
             return match create_from(&pipeline, change, staged).await {

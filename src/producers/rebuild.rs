@@ -3,10 +3,11 @@
 //! A stage is computed anew because the caller says so, or because its definition is another than the stored one and the
 //! caller allows that. Its old rows are compared with the new ones, so what it feeds gets the difference. Where its old
 //! tables have other columns or another order, new ones take their place, and every stage that it feeds is computed anew
-//! too.
+//! too. Values of a stage that may be null from now on are no change: what is stored fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use arrow_schema::{DataType, Field, FieldRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -143,7 +144,7 @@ pub(super) fn version_of(entry: &NodeEntry) -> Option<u64> {
 }
 
 /// The type and order of keys.
-fn key_of(columns: Option<&KeyAndValue>) -> Option<(&arrow_schema::DataType, bool)> {
+fn key_of(columns: Option<&KeyAndValue>) -> Option<(&DataType, bool)> {
     columns.map(|columns| (columns.key.data_type(), columns.descending))
 }
 
@@ -165,7 +166,10 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
         let source_key = source_key.map(|field| field.data_type().clone());
         (types, columns.has_state, source_key)
     };
-    let (stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
+    let (mut stored_columns, columns) = (KeyAndValue::from_entry(stored)?, node.columns());
+    if matches!(node, Node::Stage(_)) && is_widened(&stored_columns.value, &columns.value) {
+        stored_columns.value = columns.value.clone();
+    }
     let other_types = [&stored_columns, &columns].map(types);
     let has_other_source_key = other_types[0].2 != other_types[1].2;
     let candidates = [
@@ -202,6 +206,25 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
             what,
             is_other_table,
         }))
+}
+
+/// Whether the declared field takes all that the stored one has: they differ at most in what may be null, and the
+/// columns of runs are nullable anyway.
+fn is_widened(stored: &Field, declared: &Field) -> bool {
+    if stored.is_nullable() && !declared.is_nullable() {
+        return false;
+    }
+    let (DataType::Struct(fields), DataType::Struct(others)) =
+        (stored.data_type(), declared.data_type())
+    else {
+        return stored.data_type() == declared.data_type();
+    };
+    let is_alike = |(field, other): (&FieldRef, &FieldRef)| {
+        field.name() == other.name()
+            && field.metadata() == other.metadata()
+            && is_widened(field, other)
+    };
+    fields.len() == others.len() && fields.iter().zip(others).all(is_alike)
 }
 
 /// Whether the values of a key are in an order, and the greatest is first.

@@ -95,15 +95,24 @@ pub async fn update(
 }
 
 impl UpdateReport {
-    /// The report of an earlier update with an idempotency key; None if there is none. [`update()`] finds it, too, but
-    /// only when the rows are staged.
-    pub async fn find_replay(pipeline: &Pipeline, idempotency_key: &str) -> Result<Option<Self>> {
-        match find_replay(pipeline, Some(idempotency_key)).await {
-            Ok((_, replay)) => Ok(replay.map(|earlier| report(&earlier, Vec::new()))),
+    /// The report of an earlier update with an idempotency key; None if there is none. Then it refuses a base version
+    /// after which data were changed. [`update()`] does both, too, but only when the rows are staged.
+    pub async fn find_replay(
+        pipeline: &Pipeline,
+        idempotency_key: Option<&str>,
+        base_version: Option<u64>,
+    ) -> Result<Option<Self>> {
+        let newest = match find_replay(pipeline, idempotency_key).await {
+            Ok((_, Some(earlier))) => return Ok(Some(report(&earlier, Vec::new()))),
+            Ok((newest, None)) => newest.manifest,
             // The pipeline has no version yet.
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                Arc::new(PipelineManifest::empty_of(pipeline))
+            }
+            Err(e) => return Err(e),
+        };
+        check_base(pipeline, &newest, base_version)?;
+        Ok(None)
     }
 }
 
@@ -390,7 +399,7 @@ impl<'a> UpdateOperation<'a> {
 
     /// Refuses what cannot be done on this version or a later one; returns what is rebuilt.
     fn check(&self, base: &PipelineManifest) -> Result<BTreeMap<String, Rebuild>> {
-        self.check_base(base)?;
+        check_base(self.pipeline, base, self.options.base_version)?;
         self.check_consumed(base)?;
         for input in self.sources.values() {
             if let SourceInput::Staged(changes) = input {
@@ -421,30 +430,34 @@ impl<'a> UpdateOperation<'a> {
         }
         Ok(())
     }
+}
 
-    /// Refuses a base version that is not the last one that changed data.
-    fn check_base(&self, newest: &PipelineManifest) -> Result<()> {
-        let Some(base) = self.options.base_version else {
-            return Ok(());
-        };
-        let conflict = |message: String| {
-            let error = Error::new(ErrorKind::CommitConflict, message);
-            Err(error.with_path(self.pipeline.root()))
-        };
-        if base > newest.version {
-            return Err(Error::invalid(format!(
-                "there is no version {base}; the newest is {}",
-                newest.version
-            )));
-        }
-        let has_data = newest.nodes.iter().any(|node| !node.content.is_empty());
-        if base < newest.data_version && (base > 0 || has_data) {
-            return conflict(format!(
-                "the pipeline was updated to version {} after version {base}, on which this update is based; nothing \
-                 was committed",
-                newest.data_version
-            ));
-        }
-        Ok(())
+/// Refuses a base version that is not the last one that changed data.
+fn check_base(
+    pipeline: &Pipeline,
+    newest: &PipelineManifest,
+    base_version: Option<u64>,
+) -> Result<()> {
+    let Some(base) = base_version else {
+        return Ok(());
+    };
+    let conflict = |message: String| {
+        let error = Error::new(ErrorKind::CommitConflict, message);
+        Err(error.with_path(pipeline.root()))
+    };
+    if base > newest.version {
+        return Err(Error::invalid(format!(
+            "there is no version {base}; the newest is {}",
+            newest.version
+        )));
     }
+    let has_data = newest.nodes.iter().any(|node| !node.content.is_empty());
+    if base < newest.data_version && (base > 0 || has_data) {
+        return conflict(format!(
+            "the pipeline was updated to version {} after version {base}, on which this update is based; nothing \
+             was committed",
+            newest.data_version
+        ));
+    }
+    Ok(())
 }

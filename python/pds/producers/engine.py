@@ -114,12 +114,14 @@ class SourceRows:
             Exception: What reading the rows raised.
         """
         reader = rows.to_reader() if isinstance(rows, pa.Table) else rows
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
 
         def watch() -> Iterator[pa.RecordBatch]:
             try:
                 yield from reader
-            except Exception as error:
+            except GeneratorExit:
+                raise
+            except BaseException as error:
                 # It passes an Arrow stream as text only.
                 failures.append(error)
                 raise
@@ -127,8 +129,8 @@ class SourceRows:
         watched = pa.RecordBatchReader.from_batches(reader.schema, watch())
         try:
             return _pds.stage_source_rows(native_handle(self.store), self.path, self, watched, threads)
-        except RemoteStoreError:
-            if failures:
+        except BaseException as error:
+            if failures and (isinstance(error, RemoteStoreError) or not isinstance(failures[0], Exception)):
                 raise failures[0] from None
             raise
 

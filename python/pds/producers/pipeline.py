@@ -115,19 +115,20 @@ class Pipeline(Upkeep):
         refuse_own_update(self._location.store, self.path)
         arguments, pushed = self._make_arguments(base_version, idempotency_key), _merge_names(changes, named)
         inputs = self._make_inputs(arguments)
-        # The update finds a replay itself, but only after the jobs of an engine that stages rows.
-        if idempotency_key is not None and inputs.are_spread(pushed):
-            replay = self._find_replay(idempotency_key)
+        # The update finds a replay and a conflict itself, but only after the rows are read, or staged by an engine.
+        if base_version is not None or (idempotency_key is not None and inputs.are_spread(pushed)):
+            replay = self._find_replay(arguments)
             if replay is not None:
                 return replay
         sources = inputs.of_changes(pushed)
         with reported("update", progress):
             return self._update(sources, arguments)
 
-    def _find_replay(self, idempotency_key: str) -> UpdateResult | None:
+    def _find_replay(self, arguments: UpdateArguments) -> UpdateResult | None:
         store = self._location.store
         requests = store.metrics()["requests"]
-        fields = _pds.find_pipeline_replay(self._location.handle, self.path, idempotency_key)
+        key, base_version = arguments.idempotency_key, arguments.base_version
+        fields = _pds.find_pipeline_replay(self._location.handle, self.path, key, base_version)
         return None if fields is None else UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
     def refresh(self, *, progress: ProgressArgument = False) -> UpdateResult | None:
@@ -204,10 +205,13 @@ class Pipeline(Upkeep):
     ) -> Preview:
         """Do all of an update but its commit, and return the version that it would make.
 
-        Arguments and errors are those of `update`; no version is made.
+        Arguments and errors are those of `update`; no version is made. With an idempotency key that an update had
+        before, nothing is computed: the preview has no changes, and is `replayed` as the result of `update` would be.
         """
-        arguments = self._make_arguments(base_version, idempotency_key)
-        inputs = self._make_inputs(arguments).of_changes(_merge_names(changes, named))
+        arguments, pushed = self._make_arguments(base_version, idempotency_key), _merge_names(changes, named)
+        if base_version is not None:
+            self._find_replay(arguments)
+        inputs = self._make_inputs(arguments).of_changes(pushed)
         with reported("preview", progress):
             handle = self._preview(inputs, self._warn_of_changes(arguments))
         return Preview(handle, self._location.store, self._memory_limit)

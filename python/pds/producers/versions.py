@@ -64,24 +64,33 @@ class Preview(PipelineVersion):
 
     What the update wrote is in the store, and no reader of the pipeline sees it. `commit` makes it the next version;
     `discard`, or the end of a `with` block, removes it. What a process leaves that ends before is removed by a vacuum.
+
+    If an update with the same idempotency key was committed already, this one would change nothing (`replayed`): then
+    the tables are those of the newest version, without changes, and `commit` returns the result of a replay.
     """
 
     def __init__(self, handle: _pds.PreviewHandle, store: Store, memory_limit: int) -> None:
         super().__init__(handle.pipeline(), memory_limit)
         self._preview = handle
         self._store = store
-        self._stages = UpdateResult.of(handle.report(), 0).stages
+        report = UpdateResult.of(handle.report(), 0)
+        self._stages, self._replayed = report.stages, report.replayed
 
     @property
     def stages(self) -> dict[str, StageResult]:
         """What the update does to each source and stage, by name."""
         return self._stages
 
+    @property
+    def replayed(self) -> bool:
+        """Whether an update with the same idempotency key existed already, so that `commit` changes nothing."""
+        return self._replayed
+
     def _summarize(self) -> Summary:
         return Summary(repr(self), {}, (list_items("stages", self._stages.values(), len(self._stages)),))
 
     def commit(self) -> UpdateResult:
-        """Make this the newest version.
+        """Make this the newest version, unless an update with the same idempotency key was committed.
 
         Raises:
             CommitConflict: Another update came after the version that the preview is based on, or a compaction. What

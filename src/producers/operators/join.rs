@@ -103,7 +103,11 @@ impl JoinPlan {
             return Ok(plan);
         }
         let mut fields: Vec<Field> = Vec::new();
-        for (feeder, suffix) in [(left, ""), (right, join.suffix.as_str())] {
+        let sides = [
+            (left, "", join.how.may_have_right()),
+            (right, join.suffix.as_str(), join.how.may_have_left()),
+        ];
+        for (feeder, suffix, may_lack) in sides {
             for field in value_fields(&feeder.value) {
                 plan.names.push(field.name().clone());
                 let is_struct = matches!(feeder.value.data_type(), DataType::Struct(_));
@@ -122,7 +126,9 @@ impl JoinPlan {
                         "both sides have a field {name:?}; choose another suffix than {suffix:?}"
                     )));
                 }
-                fields.push(field.as_ref().clone().with_name(name));
+                let is_nullable = may_lack || field.is_nullable();
+                let field = field.as_ref().clone().with_name(name);
+                fields.push(field.with_nullable(is_nullable));
             }
         }
         plan.left_fields = value_fields(&left.value).len();

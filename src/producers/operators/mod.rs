@@ -112,8 +112,11 @@ impl Operator {
         let Some(first) = feeders.first() else {
             return Err(Error::invalid("it needs a feeder"));
         };
-        let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
-        let (key, value) = (&first.key.clone().with_nullable(is_nullable), &first.value);
+        let of_any = |field: fn(&FeederColumns) -> &Field| {
+            let is_nullable = feeders.iter().any(|feeder| field(feeder).is_nullable());
+            field(first).clone().with_nullable(is_nullable)
+        };
+        let (key, value) = (&of_any(|f| &f.key), &of_any(|f| &f.value));
         let definition = serde_json::to_value(self).map_err(|e| Error::other(e.to_string()))?;
         let of_key = |value: Field, function: StageFunction| PlannedOperator {
             key: key.clone(),

@@ -151,14 +151,16 @@ def test_a_table_that_was_vacuumed_is_compared_as_a_whole(table: pds.Table) -> N
     check(pipeline, table)
 
 
-def test_a_table_that_was_made_anew_is_compared_as_a_whole(table: pds.Table) -> None:
+@pytest.mark.parametrize("appends", range(5))
+def test_a_table_that_was_made_anew_is_compared_as_a_whole(table: pds.Table, appends: int) -> None:
+    """Whether its version is below, at or above the one that was read."""
     pipeline = open_pipeline(table)
     pipeline.refresh()
     pds.Table.drop(table.store, "orders")
     with pytest.raises(pds.NotFound):
         pipeline.refresh()
     other = pds.Table.create(table.store, "orders", SCHEMA, key="id")
-    for number in range(4):
+    for number in range(appends):
         other.append(rows((number, "z", 1.0)))
     pipeline.refresh()
     check(pipeline, other)

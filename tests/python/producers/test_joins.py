@@ -104,6 +104,31 @@ def test_random_changes(memory_store: pds.Store, seed: int, skip_unchanged: bool
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_values_that_are_never_null_and_sides_without_a_row(memory_store: pds.Store, kind: Any) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    for name in ("a", "b"):
+        pipeline.source(name, key=INT, value=pa.field("value", INT, nullable=False))
+    pipeline.join_rows("a", "b", how=kind, name="joined")
+    pipeline.update(a=pds.Changes([(1, 10), (2, 20)]), b=pds.Changes([(2, 200), (3, 300)]))
+    rows = {
+        "inner": [(2, 20, 200)],
+        "left": [(1, 10, None), (2, 20, 200)],
+        "right": [(2, 20, 200), (3, None, 300)],
+        "full": [(1, 10, None), (2, 20, 200), (3, None, 300)],
+        "semi": [(2, 20)],
+        "anti": [(1, 10)],
+    }
+    table = pipeline["joined"].read()
+    values = [tuple(v.values()) if isinstance(v, dict) else (v,) for v in table["value"].to_pylist()]
+    keys = table["target_key"].to_pylist()
+    assert [(key, *value) for key, value in zip(keys, values, strict=True)] == rows[kind]
+    value = table.schema.field("value").type
+    nullable = [field.nullable for field in value] if pa.types.is_struct(value) else []
+    expected = [kind in ("right", "full"), kind in ("left", "full")]
+    assert nullable == (expected if kind not in ("semi", "anti") else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_struct_keys_with_nulls_and_joins_of_joins(memory_store: pds.Store, kind: Any) -> None:
     key = pa.struct([("n", INT), ("t", TEXT)])
     keys = [None, {"n": 1, "t": None}, {"n": 1, "t": "x"}, {"n": 2, "t": "y"}, {"n": None, "t": None}]

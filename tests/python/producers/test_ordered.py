@@ -118,6 +118,28 @@ def test_more_rows_than_memory(memory_store: pds.Store) -> None:
     assert pipeline["distinct"].read()["value"].to_pylist() == list(range(count))
 
 
+@pytest.mark.parametrize("feeders", [("strict", "loose"), ("loose", "strict")])
+def test_a_null_of_any_feeder(memory_store: pds.Store, feeders: tuple[str, str]) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    for name in ("strict", "also strict"):
+        pipeline.source(name, key=INT, value=pa.field("value", INT, nullable=False))
+    pipeline.source("loose", key=INT, value=INT)
+    pipeline.distinct(*feeders, name="distinct")
+    pipeline.first(*feeders, by="value", descending=True, rows=3, name="first")
+    pipeline.distinct("strict", "also strict", name="no null")
+    pipeline.update(strict=pds.Changes([(1, 5)]))
+    pipeline.update(loose=pds.Changes([(1, None), (1, 7), (1, 5), (2, None)]))
+    for name, values in {"distinct": [5, 7, None], "first": [7, 5, 5]}.items():
+        table = pipeline[name].read()
+        assert table.schema.field("value").nullable
+        assert list(zip(table["target_key"].to_pylist(), table["value"].to_pylist(), strict=True)) == [
+            *((1, value) for value in values),
+            (2, None),
+        ]
+    assert not pipeline["no null"].read().schema.field("value").nullable
+    assert pipeline.check().ok
+
+
 def test_an_update_changes_what_changed(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("s", key=INT, value=INT, descending=True)

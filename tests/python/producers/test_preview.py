@@ -99,6 +99,29 @@ def test_a_preview_with_a_key_that_was_used_meanwhile_is_replayed(memory_store: 
     assert pipeline.version == committed.version
 
 
+def test_a_preview_with_a_key_that_was_used_before_shows_no_change(memory_store: pds.Store) -> None:
+    """As `update`, which changes nothing then, whatever its base version is."""
+    pipeline = words(memory_store)
+    earlier = pipeline.update(phrases=changes_to((1, "a")), idempotency_key="k")
+    pipeline.update(phrases=changes_to((2, "b")))
+    before = objects(memory_store)
+    with pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="k", base_version=1) as preview:
+        assert (preview.replayed, preview.version, preview.stages) == (True, 2, {})
+        assert plain_rows(preview["words"].read()) == [("a", 1, 1), ("b", 2, 2)]
+        assert plain_rows(preview["words"].changes()) == []
+        assert objects(memory_store) == before
+        result = preview.commit()
+    replayed = pipeline.update(phrases=changes_to((1, "c")), idempotency_key="k", base_version=1)
+    for one in (result, replayed):
+        assert (one.version, one.commit_id, one.replayed, one.stages) == (1, earlier.commit_id, True, {})
+    with pytest.raises(pds.InvalidInput, match="committed or discarded"):
+        preview.commit()
+    assert objects(memory_store) == before
+    with pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="other") as preview:
+        assert not preview.replayed
+        assert plain_rows(preview["words"].changes()) == [(2, "a", None), (0, "c", 1)]
+
+
 def test_a_preview_whose_key_was_used_long_ago_is_replayed(memory_store: pds.Store) -> None:
     """So many updates later that lists have the key, not the newest manifest."""
     pipeline = words(memory_store)
@@ -109,6 +132,8 @@ def test_a_preview_whose_key_was_used_long_ago_is_replayed(memory_store: pds.Sto
     assert "k" not in manifest(pipeline)["transactions"]
     replayed = preview.commit()
     assert (replayed.version, replayed.commit_id, replayed.replayed) == (1, committed.commit_id, True)
+    with pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="k") as preview:
+        assert preview.replayed
 
 
 @pytest.mark.parametrize("first", [True, False])

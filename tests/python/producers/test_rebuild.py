@@ -205,6 +205,45 @@ def test_what_cannot_be_rebuilt_is_refused(memory_store: pds.Store) -> None:
     assert pipeline.version == 1
 
 
+def test_values_of_a_stage_may_become_nullable(memory_store: pds.Store) -> None:
+    """What is stored fits, so nothing is computed anew; the way back would refuse stored rows."""
+
+    def spread(key: int, values: Iterator[int | None]) -> Iterator[tuple[int, dict[str, int | None] | None]]:
+        for number in values:
+            yield key, None if number is None else {"n": number or None}
+
+    def declared(*, field: bool, value: bool, key: bool = False) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline.source("s", key=INT, value=INT)
+        fields = pa.struct([pa.field("n", INT, nullable=field)])
+        target, emitted = pa.field("key", INT, nullable=key), pa.field("value", fields, nullable=value)
+        pipeline.producer("s", key=target, value=emitted, name="spread")(spread)
+        pipeline.first("spread", by="key", name="first")
+        return pipeline
+
+    strict = declared(field=False, value=False)
+    strict.update(s=pds.Changes([(1, 5), (2, 6)]))
+    with pytest.raises(pds.ProduceError, match="null"):
+        strict.update(s=pds.Changes([(3, None)]))
+    halfway = declared(field=True, value=False)
+    halfway.update(s=pds.Changes([(4, 0)]))
+    loose = declared(field=True, value=True)
+    result = loose.update(s=pds.Changes([(3, None)]))
+    assert {name: stage.keys_in for name, stage in result.stages.items() if name != "s"} == {"spread": 1, "first": 1}
+    for name in ("spread", "first"):
+        table = loose[name].read()
+        assert table["value"].to_pylist() == [{"n": 5}, {"n": 6}, None, {"n": None}]
+        assert table.schema.field("value").nullable
+    # Old versions are as they were declared.
+    assert not loose.as_of(1)["spread"].read().schema.field("value").nullable
+    for narrower in (strict, halfway, declared(field=False, value=True), declared(field=True, value=True, key=True)):
+        with pytest.raises(pds.DefinitionChanged, match="types of its key or value"):
+            narrower.update(s=pds.Changes([(5, 1)]))
+    loose.compact(min_delta=0)
+    assert loose.rebuild("spread").stages["spread"].keys_out == 0
+    assert loose.check().ok
+
+
 def test_stages_are_removed(memory_store: pds.Store) -> None:
     pipeline = declare(memory_store, "p", "first")
     pipeline.update(phrases=pds.Changes([(1, "a")]))

@@ -174,6 +174,24 @@ def test_a_second_update_with_a_key_stages_no_parts(memory_store: pds.Store) -> 
     assert (pipeline.version, engine.staged_parts) == (3, 4)
 
 
+def test_an_outdated_base_version_stages_no_parts(memory_store: pds.Store) -> None:
+    engine = RepeatingEngine()
+    pipeline = words(memory_store, engine)
+    parts = Spread([phrases(range(5)), phrases(range(5, 9))])
+    first = pipeline.update(phrases=pds.Changes(parts), base_version=0, idempotency_key="monday")  # type: ignore[arg-type]
+    assert engine.staged_parts == 2
+    for write in (pipeline.update, pipeline.preview):
+        with pytest.raises(pds.CommitConflict, match="version 0"):
+            write(phrases=pds.Changes(parts), base_version=0)  # type: ignore[arg-type]
+        with pytest.raises(pds.InvalidInput, match="no version 7"):
+            write(phrases=pds.Changes(parts), base_version=7)  # type: ignore[arg-type]
+    assert engine.staged_parts == 2
+    # A replay comes before the conflict.
+    again = pipeline.update(phrases=pds.Changes(parts), base_version=0, idempotency_key="monday")  # type: ignore[arg-type]
+    assert (again.commit_id, again.replayed, engine.staged_parts) == (first.commit_id, True, 2)
+    assert pipeline.version == 1
+
+
 def test_bad_rows_in_parts_are_refused(memory_store: pds.Store) -> None:
     pipeline = words(memory_store, RepeatingEngine(task_bytes=1, repeats=False))
     pipeline.update(phrases=pds.Changes([(1, "a b")]))

@@ -159,6 +159,22 @@ def test_a_base_version_conflicts_with_updates_only(memory_store: pds.Store) -> 
         put(pipeline, (3, "c"), base_version=3)
 
 
+def test_a_base_version_is_checked_before_rows_are_read(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, "a"), base_version=0)
+    batches_read = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        batches_read.append(1)
+        yield pa.record_batch({"key": pa.array([2], INT), "value": pa.array(["b"], TEXT)})
+
+    for write in (pipeline.update, pipeline.preview):
+        rows = pa.RecordBatchReader.from_batches(pa.schema([("key", INT), ("value", TEXT)]), batches())
+        with pytest.raises(pds.CommitConflict, match="version 0"):
+            write(phrases=pds.Changes(rows), base_version=0)
+    assert batches_read == []
+
+
 def test_an_update_with_the_same_key_is_done_once(memory_store: pds.Store) -> None:
     pipeline = words(memory_store)
     first = put(pipeline, (1, "a"), idempotency_key="monday")
