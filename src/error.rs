@@ -21,12 +21,8 @@ pub enum ErrorKind {
     InvalidPath,
     /// An argument has a value that cannot be used.
     InvalidInput,
-    /// An argument has a type that cannot be used.
-    InvalidType,
     /// The store lacks a capability that the call needs; `detail` names it.
     CapabilityNotSupported,
-    /// A folder has content and `recursive` was not given.
-    DirectoryNotEmpty,
     /// The store cannot be reached, or gave up after retries.
     Unavailable,
     /// A request's deadline passed before it was sent; nothing has happened.

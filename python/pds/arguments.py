@@ -251,8 +251,19 @@ def _check_field(field: pa.Field[pa.DataType], column: str) -> None:
         name = column.replace("\0", "\\0")
         raise InvalidInput(f"column '{name}': a column name must not contain NUL")
     _check_metadata(field.metadata, f"column {column!r}")
-    for i in range(field.type.num_fields):
-        _check_field(field.type.field(i), column)
+    _check_type(field.type, column)
+
+
+def _check_type(data_type: Any, column: str) -> None:  # noqa: ANN401 a type of any kind
+    if isinstance(data_type, pa.BaseExtensionType):
+        # The types of pyarrow itself have no such method, and metadata that is text.
+        serialize = getattr(data_type, "__arrow_ext_serialize__", bytes)
+        _check_metadata({b"": serialize()}, f"the extension type {data_type.extension_name!r} of column {column!r}")
+        _check_type(data_type.storage_type, column)
+    elif pa.types.is_dictionary(data_type):
+        _check_type(data_type.value_type, column)
+    for i in range(data_type.num_fields):
+        _check_field(data_type.field(i), column)
 
 
 def is_expression(value: object) -> TypeGuard[pc.Expression]:
@@ -277,9 +288,14 @@ def check_where(where: object) -> None:
         require_where(where)
 
 
+def make_empty(schema: pa.Schema) -> pa.Table:
+    """Return no rows: `Schema.empty_table` fails for extension types and dictionaries within nested types."""
+    return pa.Table.from_batches([], schema)
+
+
 def check_filter(schema: pa.Schema, where: pc.Expression) -> None:
     """Raise an error if the filter cannot be applied to the columns of `schema`."""
     try:
-        schema.empty_table().filter(where)
+        make_empty(schema).filter(where)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise InvalidInput(f"where cannot be applied to the columns {schema.names}: {error}") from error

@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pds.errors import CapabilityNotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +18,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
+
+_ADVICE = "use to_pyarrow(), cast the column, or leave it out with scan(columns)"
 
 
 def to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
@@ -31,9 +37,68 @@ def to_polars(read: Callable[[], pa.Table]) -> pl.DataFrame:
 
     Raises:
         ModuleNotFoundError: polars is not installed. Nothing is read then.
+        CapabilityNotSupported: polars has no type for a column.
     """
-    frame: pl.DataFrame = _import("polars", "to_polars").DataFrame(read())
+    polars = _import("polars", "to_polars")
+    rows = read()
+    check_polars_types(rows.schema)
+    try:
+        frame: pl.DataFrame = polars.DataFrame(rows)
+    except polars_errors() as error:
+        raise refuse_polars(rows.schema, error) from error
     return frame
+
+
+def polars_errors() -> tuple[type[BaseException], ...]:
+    """Return what polars raises for types that it does not have. Its PanicException is not an Exception."""
+    exceptions = _import("polars", "to_polars").exceptions
+    return exceptions.PolarsError, exceptions.PanicException, NotImplementedError, TypeError, ValueError
+
+
+def refuse_polars(schema: pa.Schema, error: BaseException) -> CapabilityNotSupported:
+    """Return the error for columns that polars refused."""
+    return CapabilityNotSupported(f"polars cannot read the columns {schema.names}: {error}; {_ADVICE}")
+
+
+def check_polars_types(schema: pa.Schema) -> None:
+    """Raise an error if polars has no type for a column: polars panics for some, and prints that to stderr.
+
+    Raises:
+        CapabilityNotSupported: It has none.
+    """
+    for field in schema:
+        if _is_foreign_to_polars(field.type):
+            raise CapabilityNotSupported(
+                f"polars cannot read the column {field.name!r} of type {field.type}; {_ADVICE}"
+            )
+
+
+def _is_foreign_to_polars(data_type: Any) -> bool:  # noqa: ANN401 a type of any kind
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _is_foreign_to_polars(data_type.storage_type)
+    types: Any = pa.types
+    if types.is_dictionary(data_type):
+        return bool(types.is_dictionary(data_type.value_type)) or _is_foreign_to_polars(data_type.value_type)
+    children = [data_type.field(position) for position in range(data_type.num_fields)]
+    return (
+        (types.is_timestamp(data_type) and data_type.tz is not None and not _has_zone(data_type.tz))
+        or (types.is_decimal(data_type) and (types.is_decimal256(data_type) or data_type.scale < 0))
+        or (types.is_interval(data_type) and "POLARS_IMPORT_INTERVAL_AS_STRUCT" not in os.environ)
+        or any(is_foreign(data_type) for is_foreign in (types.is_union, types.is_run_end_encoded))
+        or any(is_foreign(data_type) for is_foreign in (types.is_list_view, types.is_large_list_view))
+        or len({child.name for child in children}) < len(children)
+        or any(_is_foreign_to_polars(child.type) for child in children)
+    )
+
+
+def _has_zone(name: str) -> bool:
+    """Whether polars has a time zone. A cast raises an error where the conversion of an empty column panics."""
+    polars = _import("polars", "to_polars")
+    try:
+        polars.Series([0]).cast(polars.Datetime("us", name))
+    except polars_errors():
+        return False
+    return True
 
 
 def fit_metadata(table: pa.Table) -> pa.Table:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _BEGUN: weakref.WeakSet[pa.RecordBatchReader] = weakref.WeakSet()
 """The readers of which rows were read."""
+_INTERRUPTS: dict[str, type[BaseException]] = {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}
 
 
 def is_pandas_frame(data: object) -> bool:
@@ -107,6 +108,77 @@ def read_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         raise _refuse_second_read(reader)
     _BEGUN.add(reader)
     yield from reader
+
+
+def read_rows(reader: pa.RecordBatchReader) -> pa.Table:
+    """Return all rows of a reader, with the errors that the engine has when it reads it.
+
+    Raises:
+        InvalidInput: The reader raised an exception, the cause.
+        KeyboardInterrupt, SystemExit: Another library passed on one as text.
+    """
+    try:
+        return reader.read_all()
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        name = lines[-1].rpartition("exception: ")[2].partition(":")[0] if lines else ""
+        if name in _INTERRUPTS and "Python exception" in str(error):
+            raise _INTERRUPTS[name] from error
+        refusal = refuse_stream(error)
+        raise refusal from refusal.__cause__
+
+
+def unfold_runs(rows: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
+    """Return the rows with plain values in the place of run-end encoded columns.
+
+    Raises:
+        InvalidType: A run-end encoded type is within another type, or pyarrow cannot decode it.
+    """
+    schema, encoded = rows.schema, []
+    for position, field in enumerate(schema):
+        data_type: Any = field.type
+        values = data_type.value_type if pa.types.is_run_end_encoded(data_type) else data_type
+        if _has_runs(values) or (values is not data_type and not _can_decode(data_type)):
+            raise InvalidType(f"column {field.name!r} has the type {data_type}, which cannot be decoded; cast it")
+        if values is not data_type:
+            encoded.append(position)
+            schema = schema.set(position, field.with_type(values))
+    if not encoded:
+        return rows
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
+    return make_reader(schema, (_decode(batch, schema, encoded) for batch in batches))
+
+
+def _decode(batch: pa.RecordBatch, schema: pa.Schema, encoded: list[int]) -> pa.RecordBatch:
+    columns: list[Any] = batch.columns
+    for position in encoded:
+        columns[position] = _decode_runs(columns[position])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decode_runs(column: Any) -> Any:  # noqa: ANN401 an array of any type
+    import pyarrow.compute as pc  # noqa: PLC0415 few rows are encoded
+
+    compute: Any = pc
+    return compute.run_end_decode(column)
+
+
+def _has_runs(data_type: Any) -> bool:  # noqa: ANN401 a type of any kind
+    if pa.types.is_run_end_encoded(data_type):
+        return True
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _has_runs(data_type.storage_type)
+    if pa.types.is_dictionary(data_type):
+        return _has_runs(data_type.value_type)
+    return any(_has_runs(data_type.field(position).type) for position in range(data_type.num_fields))
+
+
+def _can_decode(data_type: Any) -> bool:  # noqa: ANN401 as above
+    try:
+        _decode_runs(pa.nulls(1, data_type))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _refuse_second_read(rows: object) -> InvalidInput:

@@ -43,11 +43,37 @@ def _evaluate(expression: pc.Expression, batches: list[pa.RecordBatch], schema: 
     import pyarrow.dataset as ds  # noqa: PLC0415 imported only for pyarrow expressions
 
     rows = max((batch.num_rows for batch in batches), default=1)
+    columns = {_MASK: expression}
     scanner = ds.Scanner.from_batches(
-        iter(batches), schema=schema, columns={_MASK: expression}, batch_size=max(rows, 1), use_threads=False
+        (_replace_columns(batch) for batch in batches),
+        schema=_replace_types(schema),
+        columns=columns,
+        batch_size=max(rows, 1),
+        use_threads=False,
     )
     result: pa.Table = scanner.to_table()
     return result
+
+
+def _is_null_dictionary(data_type: pa.DataType) -> bool:
+    return pa.types.is_dictionary(data_type) and pa.types.is_null(data_type.value_type)
+
+
+def _replace_types(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with the type null for dictionaries of nulls: pyarrow crashes when it prunes by them."""
+    for position, field in enumerate(schema):
+        if _is_null_dictionary(field.type):
+            schema = schema.set(position, field.with_type(pa.null()))
+    return schema
+
+
+def _replace_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not any(_is_null_dictionary(column.type) for column in batch.columns):
+        return batch
+    columns: list[Any] = [
+        pa.nulls(batch.num_rows) if _is_null_dictionary(column.type) else column for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_replace_types(batch.schema))
 
 
 def find_columns(expression: pc.Expression, schema: pa.Schema) -> list[str]:
@@ -132,7 +158,7 @@ class Predicate:
         import pyarrow.dataset as ds  # noqa: PLC0415
         from pyarrow import fs  # noqa: PLC0415
 
-        minima, maxima, null_counts = (batch.select(self.columns) for batch in bounds[:3])
+        minima, maxima, null_counts = (_replace_columns(batch.select(self.columns)) for batch in bounds[:3])
         row_counts = bounds[3].column(0)
         all_true = pa.array([True] * rows, pa.bool_())
         # pyarrow simplifies `not (x < nan)` to `x >= nan`, which holds for no row instead of for all.

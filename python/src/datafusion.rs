@@ -142,7 +142,7 @@ impl SnapshotTable {
             };
             // There is no receiver if the query ended just now.
             let _ = sender.send(done);
-        });
+        })?;
         let ended = |_| Error::other("the thread that planned the scan panicked");
         receiver.await.map_err(ended)?
     }
@@ -265,7 +265,7 @@ impl PartitionStream for Partition {
     fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
         let (sender, receiver) = mpsc::channel(1);
         let partition = self.clone();
-        start(&self.runtime, move || async move {
+        let started = start(&self.runtime, move || async move {
             let done = tokio::select! {
                 // Nobody reads on, after a limit or an error.
                 () = sender.closed() => return,
@@ -273,6 +273,11 @@ impl PartitionStream for Partition {
             };
             let _ = sender.send(done.map(|()| None)).await;
         });
+        if let Err(error) = started {
+            let failed = stream::iter([Err(to_datafusion(error))]);
+            let schema = Arc::clone(&self.schema);
+            return Box::pin(RecordBatchStreamAdapter::new(schema, failed));
+        }
         let batches = stream::unfold(Some(receiver), |receiver| async {
             let mut receiver = receiver?;
             match receiver.recv().await {

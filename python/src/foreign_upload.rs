@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 use tokio::sync::oneshot;
 
 use crate::foreign::{STORE_NAME, map_remote_store_error};
-use crate::runtime::spawn_python;
+use crate::runtime::{spawn_blocking, spawn_python};
 
 /// The open file: `file` is what the context manager `context` returned.
 #[derive(Debug)]
@@ -153,7 +153,10 @@ impl Drop for ForeignUpload {
     fn drop(&mut self) {
         let Some(open) = self.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn_blocking(move || Python::attach(|py| exit_with_error(py, &open)));
+            let exit = move || Python::attach(|py| exit_with_error(py, &open));
+            if let Err(e) = spawn_blocking(&runtime, exit) {
+                log::warn!("cannot abort an upload to {STORE_NAME}: {e}");
+            }
         }
     }
 }

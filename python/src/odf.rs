@@ -339,6 +339,15 @@ impl ChainHandle {
         })
     }
 
+    /// Raises `VersionExpired` if a vacuum removed the slice of this name.
+    fn check_retained(&self, py: Python<'_>, slice: String) -> PyResult<()> {
+        let chain = into_py_result(py, self.open_chain())?;
+        run(
+            py,
+            move || async move { chain.check_retained(&slice).await },
+        )
+    }
+
     /// Applies retractions and corrections up to a block. Returns the schema and the batches of the rows that remain.
     fn ledger<'py>(
         &self,

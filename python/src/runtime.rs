@@ -3,6 +3,8 @@
 //! A process has one runtime, which is started by its first call. A forked child starts its own; it never uses the
 //! parent's, because it does not have the parent's threads.
 
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -44,8 +46,10 @@ pub(crate) fn runtime_handle() -> Result<&'static Handle> {
         // SAFETY: set below from a leaked box and never freed.
         return Ok(unsafe { &*current }.handle());
     }
+    let threads = pds::parquet::default_threads().clamp(2, 8);
+    check_threads(threads).map_err(|e| no_thread_error().with_source(e))?;
     let runtime = Builder::new_multi_thread()
-        .worker_threads(pds::parquet::default_threads().clamp(2, 8))
+        .worker_threads(threads)
         .thread_name("pds-io")
         // pyarrow walks filters by recursion; stack that is not used costs nothing.
         .thread_stack_size(THREAD_STACK_BYTES)
@@ -61,16 +65,44 @@ pub(crate) fn runtime_handle() -> Result<&'static Handle> {
     Ok(unsafe { &*leaked }.handle())
 }
 
+/// Fails if the system has not so many threads more. A runtime that gets only some of its threads panics, and waits for
+/// these for ever.
+fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        // They are there all at once.
+        let _closed = gate.lock();
+        for _ in 0..count {
+            let builder = std::thread::Builder::new().stack_size(THREAD_STACK_BYTES);
+            builder.spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
+}
+
+fn no_thread_error() -> Error {
+    Error::other("the system has no thread for this call").with_hint(
+        "end other processes or threads, or raise their limit (`ulimit -u`), and try again",
+    )
+}
+
+/// Runs work on a thread that may block. After an error it is done late, or never.
+pub(crate) fn spawn_blocking(runtime: &Handle, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    // It panics if the system has no thread for it.
+    let spawned = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(work)));
+    spawned.map(drop).map_err(|_panic| no_thread_error())
+}
+
 /// Starts the future that `work` returns on a thread of its own, on which it stays, so it need not be `Send`.
 pub(crate) fn start<F: Future<Output = ()>>(
     runtime: &Handle,
     work: impl FnOnce() -> F + Send + 'static,
-) {
+) -> Result<()> {
     let on_thread = runtime.clone();
-    runtime.spawn_blocking(move || {
+    spawn_blocking(runtime, move || {
         let _may_block = BlockingThread::enter();
         on_thread.block_on(async move { work().await });
-    });
+    })
 }
 
 /// Runs the future that `work` returns to its end, without the GIL. Ctrl-C drops the future and raises
@@ -85,7 +117,7 @@ where
     let (sender, receiver) = mpsc::sync_channel(1);
     // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
-    start(runtime, move || async move {
+    let started = start(runtime, move || async move {
         tokio::select! {
             // Work that blocked may be ready for its next step when the caller is gone.
             biased;
@@ -96,6 +128,7 @@ where
             }
         }
     });
+    into_py_result(py, started)?;
     let receiver = Mutex::new(receiver);
     loop {
         let wait = || {

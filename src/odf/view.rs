@@ -5,7 +5,7 @@
 //! as a table, [`ChainView::ledger`] applies retractions and corrections.
 //!
 //! Errors: [`ErrorKind::NotFound`] (a time before the first block, or no schema), [`ErrorKind::VersionExpired`] (a
-//! vacuum removed the chain of that time), [`ErrorKind::FormatNotSupported`] (an event of a later release may
+//! vacuum removed the chain of that time or block), [`ErrorKind::FormatNotSupported`] (an event of a later release may
 //! determine what the data is). A ledger fails with [`ErrorKind::PartCorrupted`] for an unknown operation, with
 //! [`ErrorKind::InvalidInput`] for the retraction of a row that does not exist, and with
 //! [`ErrorKind::FormatNotSupported`] if the system columns got other names after the first rows.
@@ -59,12 +59,17 @@ impl Chain {
     pub async fn view(&self, selector: &BlockSelector) -> Result<ChainView> {
         let (head, newest) = self.state().await?;
         let hash = match selector {
-            BlockSelector::Head => head.hash,
+            BlockSelector::Head => head.hash.clone(),
             BlockSelector::Hash(hash) => hash.clone(),
             BlockSelector::Time(time) => self.hash_at_time(&head.hash, *time).await?,
         };
         let is_newest = newest.tip.as_ref().is_some_and(|tip| tip.hash == hash);
-        let blocks = self.blocks_back_from(&hash, None, usize::MAX).await?;
+        let blocks = match self.blocks_back_from(&hash, None, usize::MAX).await {
+            Err(e) if e.kind() == ErrorKind::BlockCorrupted => {
+                return Err(self.missing_block_error(&head.hash, &hash, e).await);
+            }
+            blocks => blocks?,
+        };
         let state = if is_newest {
             newest
         } else {
@@ -75,6 +80,47 @@ impl Chain {
             state,
             blocks: Arc::new(blocks),
         })
+    }
+
+    /// The error of a block that cannot be read: it has expired if it does not exist and is not in the newest chain.
+    /// Returns any other error unchanged.
+    async fn missing_block_error(&self, head: &Multihash, hash: &Multihash, error: Error) -> Error {
+        let Some(path) = error.path().map(str::to_owned) else {
+            return error;
+        };
+        if !matches!(self.store().is_file(&path).await, Ok(false)) {
+            return error;
+        }
+        match self.blocks_back_from(head, None, usize::MAX).await {
+            Ok(newest) if newest.iter().all(|block| block.hash() != hash) => {}
+            _ => return error,
+        }
+        let message = format!(
+            "the newest chain does not have block {hash}, and its own chain is not there any more: a compaction \
+             merged its slices and a vacuum removed them, or the hash is wrong; scan the newest block"
+        );
+        let expired = Error::new(ErrorKind::VersionExpired, message);
+        expired.with_path(self.root()).with_source(error)
+    }
+
+    /// Fails with [`ErrorKind::VersionExpired`] if the slice of this name does not exist and the newest chain does not
+    /// name it: a vacuum has removed it.
+    pub async fn check_retained(&self, slice: &str) -> Result<()> {
+        let Ok(hash) = slice.parse::<Multihash>() else {
+            return Ok(());
+        };
+        if self.store().is_file(&self.data_path(slice)).await? {
+            return Ok(());
+        }
+        let newest = self.view(&BlockSelector::Head).await?.slices()?;
+        if newest.iter().any(|slice| slice.physical_hash == hash) {
+            return Ok(());
+        }
+        let message = format!(
+            "the block of this scan has been vacuumed: a compaction merged its slice {slice} into another, and it is \
+             removed; scan the dataset again, at a newer block"
+        );
+        Err(Error::new(ErrorKind::VersionExpired, message).with_path(self.root()))
     }
 
     /// Returns the schema of slices that no `SetDataSchema` describes, as older tools wrote them: that of the newest

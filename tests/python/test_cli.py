@@ -341,3 +341,51 @@ def test_ctrl_c_is_one_line() -> None:
 
     assert process.returncode == 130
     assert err == "pds: interrupted\n"
+
+
+def _run_in_locale(settings: dict[str, str], *argv: str) -> tuple[int, str, str]:
+    """Run the command in a process with another locale; its arguments are the bytes that a terminal of UTF-8 sends."""
+    command = [sys.executable, "-m", "pds", *argv]
+    done = subprocess.run(
+        [os.fsencode(word) for word in command], env=os.environ | settings, capture_output=True, check=False
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode("ascii")
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_is_utf8_whatever_the_locale_is(datasets: pds.ParquetDatasetStore, url: str, encoding: str) -> None:
+    datasets.write_dataset(pa.table({"größe": ["日本", "é"]}), "a")
+    settings = ASCII | {"PYTHONIOENCODING": encoding}
+    code, out, err = _run_in_locale(settings, "scan", f"{url}/a", "-o", "ndjson")
+    assert (code, err) == (0, "")
+    assert [json.loads(line) for line in out.splitlines()] == [{"größe": "日本"}, {"größe": "é"}]
+
+
+def test_an_argument_that_the_locale_cannot_decode_is_named(datasets: pds.ParquetDatasetStore, url: str) -> None:
+    datasets.write_dataset(ROWS, "größe")
+    for argv in (["dataset", "show", url, "größe"], ["show", f"{url}/größe"], ["ls", "größe"]):
+        code, out, err = _run_in_locale(ASCII, *argv)
+        assert (code, out) == (2, "")
+        assert _one_line(err)
+        assert r"gr\udcc3\udcb6\udcc3\udc9fe" in err
+        assert "LC_ALL=C.UTF-8" in err
+
+
+@pytest.mark.parametrize("argv", [["--option", "key=größe"], ["--option=key=größe"]])
+def test_an_option_that_the_locale_cannot_decode_stays_secret(url: str, argv: list[str]) -> None:
+    code, out, err = _run_in_locale(ASCII, "ls", url, *argv)
+    assert (code, out) == (2, "")
+    assert _one_line(err)
+    assert "--option" in err
+    assert "udcc3" not in err
+
+
+def test_an_error_that_stderr_cannot_encode_is_escaped(url: str) -> None:
+    settings = {"PYTHONUTF8": "1", "PYTHONIOENCODING": "ascii:strict"}
+    code, out, err = _run_in_locale(settings, "show", f"{url}/größe")
+    assert (code, out) == (1, "")
+    assert _one_line(err)
+    assert r"gr\xf6\xdfe" in err

@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     try:
+        _check_arguments(sys.argv[1:] if argv is None else argv)
         code = _run(_parse(argv))
         sys.stdout.flush()
     except SystemExit:
@@ -101,6 +102,23 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         sys.stdout.flush()
 
 
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse arguments that the locale cannot decode: Python puts surrogates in the place of their bytes."""
+    before = ""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            # The value of an option may be a secret.
+            is_option = argument.startswith("--o") or before.startswith("--o")
+            name = "the value of --option" if is_option else f"argument {argument!r}"
+            raise _import_errors().InvalidInput(
+                f"{name} is not text in the encoding of the locale, {sys.getfilesystemencoding()}; "
+                "set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+            ) from error
+        before = argument
+
+
 def _drop_output() -> None:
     """Drop what stdout does not take: the flush at exit would fail again, with another exit code."""
     try:
@@ -121,7 +139,9 @@ def _open_streams() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 for the life of the process
     elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors="backslashreplace")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.flags import require_bool
+from pds.inputs import unfold_runs
 from pds.odf.block import Block
 from pds.odf.events import Event, SetDataSchema, format_rfc3339, to_plain
 from pds.odf.identity import Identity, Multihash
@@ -326,7 +327,7 @@ class Dataset(Summarized):
         location = self._location
         with read_stream(data) as stream, reported("ingest", progress, data):
             ingested = self._handle.ingest(
-                stream, event_time, watermark_text, source_state, location.options, location.timeout
+                unfold_runs(stream), event_time, watermark_text, source_state, location.options, location.timeout
             )
         appended, new_slice = ingested["appended"], ingested["slice"]
         blocks = [Block._from_handle(handle) for handle in appended["blocks"]]  # noqa: SLF001 a class of this package
@@ -351,7 +352,7 @@ class Dataset(Summarized):
 
         Raises:
             NotFound: The dataset has no schema at this position, or begins after this time.
-            VersionExpired: A vacuum removed the blocks of this time.
+            VersionExpired: A vacuum removed the blocks of this time, or this block.
             InvalidInput: A column does not exist, or an argument is not valid.
             InvalidType: An argument has an invalid type.
         """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pds import frames
 from pds.display import Summarized, Summary, list_columns, shorten_names
+from pds.errors import PartCorrupted
 from pds.table.scan import TableScan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
     import polars as pl
 
     from pds import _pds
     from pds.predicate import Predicate
+    from pds.table.results import ScanPlan
 
 
 class Scan(TableScan):
@@ -38,6 +43,30 @@ class Scan(TableScan):
     def _describe_source(self) -> dict[str, object]:
         return {"dataset": self._path, "block": self._block}
 
+    @contextlib.contextmanager
+    def _checking_slices(self) -> Iterator[None]:
+        """Raise VersionExpired where a vacuum removed a slice that is missing."""
+        try:
+            yield
+        except PartCorrupted as error:
+            if error.path is not None:
+                self._chain.check_retained(error.path.rpartition("/")[2])
+            raise
+
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
+        with self._checking_slices():
+            yield from super()._read_batches()
+
+    def count(self) -> int:
+        """Return the number of rows, without a filter from the blocks alone. Other errors are those of `to_reader`."""
+        with self._checking_slices():
+            return super().count()
+
+    def explain(self) -> ScanPlan:
+        """Return the slices and row groups that the scan reads, as `TableScan.explain` does."""
+        with self._checking_slices():
+            return super().explain()
+
     def to_ledger(self) -> LedgerRows:
         """Apply retractions and corrections, and return the remaining rows.
 
@@ -47,9 +76,11 @@ class Scan(TableScan):
 
         Raises:
             InvalidInput: A retracted or corrected row does not exist.
+            VersionExpired: A vacuum removed the block or its slices.
             FormatNotSupported: A `SetVocab` renamed system columns after the first rows.
         """
-        schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
+        with self._checking_slices():
+            schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
         return LedgerRows(pa.Table.from_batches(batches, schema))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from pds.arguments import make_empty
 from pds.errors import CapabilityNotSupported, InvalidInput
+from pds.frames import check_polars_types, polars_errors, refuse_polars
 
 try:
     import polars as pl
@@ -32,12 +34,13 @@ def scan_polars(source: Source) -> pl.LazyFrame:
     """
     if "" in source.schema.names:
         raise CapabilityNotSupported("polars has no columns without a name; rename it with table.alter")
-    frame = _to_frame(source.schema.empty_table())
+    check_polars_types(source.schema)
+    frame = _to_frame(make_empty(source.schema))
     try:
         lazy = register_io_source(ReadSource(source), schema=frame.schema, is_pure=True)
         lazy.collect_schema()
-    except pl.exceptions.PolarsError as error:
-        raise CapabilityNotSupported(f"polars cannot read the columns {source.schema.names}: {error}") from error
+    except polars_errors() as error:
+        raise refuse_polars(source.schema, error) from error
     return lazy
 
 
@@ -74,7 +77,7 @@ class ReadSource:
 
     def _scan(self, columns: list[str], predicate: pl.Expr | None, max_rows: int | None) -> Rows:
         if predicate is not None and max_rows is None:
-            schema = _to_frame(self.source.schema.empty_table()).schema
+            schema = _to_frame(make_empty(self.source.schema)).schema
             where = to_sql(predicate, schema)
             if where is not None:
                 try:
@@ -88,5 +91,5 @@ class ReadSource:
 def _to_frame(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     try:
         return cast("pl.DataFrame", pl.from_arrow(rows))
-    except (pl.exceptions.PolarsError, NotImplementedError, TypeError, ValueError) as error:
-        raise CapabilityNotSupported(f"polars cannot read the columns {rows.schema.names}: {error}") from error
+    except polars_errors() as error:
+        raise refuse_polars(rows.schema, error) from error

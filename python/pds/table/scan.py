@@ -76,6 +76,9 @@ class Rows(ABC):
     def to_polars(self, *, progress: ProgressArgument = False) -> pl.DataFrame:
         """Return the rows as a polars DataFrame. Without polars: ModuleNotFoundError. Other errors: `to_reader`.
 
+        Raises:
+            CapabilityNotSupported: polars has no type for a column.
+
         Args:
             progress: As for `to_pyarrow`.
         """

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pds import _pds
 from pds.arguments import ArrowStream, check_schema_mode, is_in_memory, read_stream
 from pds.flags import require_bool
+from pds.inputs import read_rows
 from pds.predicate import Predicate, to_predicate
 from pds.progress import reported
 from pds.table.checks import check_idempotency_key, check_names
@@ -178,7 +179,7 @@ class Writes(Snapshot):
         names = None if on is None else check_names("on", on)
         with read_stream(source) as rows:
             # Every attempt reads the source from its beginning.
-            data = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
+            data = read_rows(rows) if isinstance(rows, pa.RecordBatchReader) else rows
 
         def execute(
             clauses: list[MergeClause],

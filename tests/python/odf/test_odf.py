@@ -846,3 +846,25 @@ def test_a_ledger_has_the_columns_that_are_asked_for(dataset: odf.Dataset) -> No
 def test_a_timeout_that_is_none_is_named(memory_store: pds.Store, timeout: object) -> None:
     with pytest.raises((pds.InvalidInput, pds.errors.InvalidType), match=r"^timeout"):
         pds.odf.Dataset.create(memory_store, "d", timeout=timeout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[1, 1, 2, None], ["a", "a", None, "b"], [[1], [1], [], None]], ids=str)
+def test_runs_are_ingested_as_their_values(memory_store: pds.Store, values: list[Any]) -> None:
+    plain = pa.table({"id": [1, 2, 3, 4], "x": values})
+    ends = pa.array([1, 2, 3, 4], pa.int32())
+    runs = pa.RunEndEncodedArray.from_arrays(ends, plain["x"].combine_chunks())
+    encoded = plain.set_column(1, "x", runs)
+    dataset = odf.Dataset.create(memory_store, "runs")
+    for rows in (encoded, encoded.to_reader(), encoded.slice(1, 2), plain):
+        dataset.ingest(rows)
+    assert dataset.scan(["x"]).to_pyarrow()["x"].to_pylist() == values + values + values[1:3] + values
+
+
+def test_runs_within_other_types_are_refused_before_anything_is_written(memory_store: pds.Store) -> None:
+    runs = pa.run_end_encoded(pa.int32(), pa.int64())
+    rows = pa.Table.from_batches([], pa.schema([("id", pa.int64()), ("x", pa.list_(runs))]))
+    dataset = odf.Dataset.create(memory_store, "runs")
+    before = [file.path for file in memory_store.list_files("", recursive=True)]
+    with pytest.raises(pds.InvalidType, match="'x' has the type list"):
+        dataset.ingest(rows)
+    assert [file.path for file in memory_store.list_files("", recursive=True)] == before

@@ -354,6 +354,42 @@ def test_vacuum_keeps_what_a_compaction_replaced_for_a_while(local: odf.Dataset,
     assert fresh.scan().count() == 4
 
 
+def test_what_a_vacuum_took_from_a_scan_has_expired(local: odf.Dataset, folder: Path) -> None:
+    for number in range(3):
+        local.ingest(_rows(number))
+    before = local.head
+    held, filtered = local.scan(), local.scan(where="v >= 0", as_of=before)
+    assert local.compact() is not None
+    _age(folder, 30)
+    assert sum(path.startswith("data/") for path in local.vacuum().files) == 3
+    for read in (held.to_pyarrow, held.to_ledger, filtered.count, filtered.to_pyarrow):
+        with pytest.raises(pds.VersionExpired, match=r"has been vacuumed.*scan the dataset again"):
+            read()
+    fresh = odf.Dataset(local.store, "d")
+    with pytest.raises(pds.VersionExpired, match="scan the newest block") as caught:
+        fresh.scan(as_of=before)
+    assert before in str(caught.value)
+    assert fresh.scan().to_pyarrow()["v"].to_pylist() == [0, 1, 2]
+
+
+def test_a_slice_that_the_newest_block_names_has_not_expired(local: odf.Dataset) -> None:
+    first = local.ingest(_rows(1))
+    old = local.scan()
+    local.ingest(_rows(2))
+    local.store.delete(f"d/data/{first.physical_hash}")
+    for scan in (old, local.scan()):
+        with pytest.raises(pds.PartCorrupted, match="missing"):
+            scan.to_pyarrow()
+    # Nor has a block that is damaged, or that the newest one follows.
+    middle = local.log()[1].hash
+    local.store.write(f"d/blocks/{middle}", b"damaged", overwrite=True)
+    with pytest.raises(pds.BlockCorrupted):
+        odf.Dataset(local.store, "d").scan(as_of=middle)
+    local.store.delete(f"d/blocks/{middle}")
+    with pytest.raises(pds.BlockCorrupted):
+        odf.Dataset(local.store, "d").scan(as_of=middle)
+
+
 def test_vacuum_keeps_what_any_reference_leads_to(local: odf.Dataset, folder: Path) -> None:
     local.ingest(_rows(1))
     branch = local.head

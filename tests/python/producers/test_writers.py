@@ -247,3 +247,36 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert f"sort spill to {folder} failed" in run.stdout, run.stdout
     assert "free disk space" in run.stdout
     assert list(folder.iterdir()) == []
+
+
+# The first call of a process starts its threads. Root has as many as it wants.
+NO_THREADS = """
+import os, resource, sys
+import pds
+from producers.words import declare_counts
+is_root = os.getuid() == 0
+store = pds.Store("memory://")
+soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+if is_root:
+    os.setresuid(65534, 65534, 0)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))
+try:
+    store.is_file("a")
+except pds.RemoteStoreError as error:
+    print(type(error).__name__, error, error.hint, flush=True)
+else:
+    sys.exit("there were threads")
+resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+if is_root:
+    os.setresuid(0, 0, 0)
+assert declare_counts(store).update(phrases=pds.Changes([(1, "the first")])).version == 1
+"""
+
+
+def test_a_process_that_gets_no_thread_says_so() -> None:
+    """Then nothing was done, and the process works as soon as there are threads."""
+    command = [sys.executable, "-c", NO_THREADS]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert "no thread for this call" in run.stdout, run.stdout
+    assert "ulimit -u" in run.stdout, run.stdout

@@ -216,3 +216,13 @@ loaded = {"pyarrow", "remote_store", "dagster", "pyspark", "polars", "pandas"} &
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_does_not_pickle(memory_store: pds.Store) -> None:
+    """As the README says: a scan of a table that is sent is made there, or is one of `scan_tasks`."""
+    table = pds.Table.create(memory_store, "t", ROWS.schema)
+    table.append(ROWS)
+    pipeline = pds.Pipeline(memory_store, "p")
+    for handle in (table.scan(), table.scan_changes(0), pipeline):
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(handle)

@@ -12,6 +12,7 @@ import pytest
 
 import pds
 from pds import odf
+from pds.producers.engine import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,6 +154,57 @@ def test_ctrl_c_in_a_stream_stays_what_it_is(tmp_path: Any, write: Callable[[pds
         write(table, failing(KeyboardInterrupt()))
 
 
+class Foreign:
+    """A stream that is not of pyarrow, and so passes exceptions on as text."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._reader.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "error", [SourceError("no more rows"), pa.ArrowInvalid("no more rows"), OSError("no more rows")]
+)
+@pytest.mark.parametrize("name", ["append", "upsert", "merge"])
+def test_an_exception_of_a_foreign_stream_is_an_error_of_pds(tmp_path: Any, name: str, error: Exception) -> None:
+    table = pds.write_table(tmp_path / "t", pa.table({"id": [1]}))
+    with pytest.raises(pds.Error, match=r"reading the input failed: [\s\S]*no more rows"):
+        WRITES[name](table, Foreign(failing(error)))
+    assert table.refresh().version == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_a_program_in_a_foreign_stream_stays_what_it_is(
+    memory_store: pds.Store, error: BaseException
+) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
+    for write in (WRITES["append"], WRITES["merge"]):
+        with pytest.raises(type(error)):
+            write(table, Foreign(failing(error)))
+
+
+@pytest.mark.parametrize("error", [SourceError("no more rows"), KeyboardInterrupt(), SystemExit(3)])
+def test_rows_that_are_staged_raise_what_their_reader_raises(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The engine has the exception as text alone."""
+
+    def stage(_store: object, _path: str, _target: object, rows: pa.RecordBatchReader, _threads: int | None) -> bytes:
+        try:
+            rows.read_all()
+        except BaseException as raised:  # noqa: BLE001 as the engine does
+            raise pds.Error(str(raised)) from None
+        return b""
+
+    monkeypatch.setattr("pds.producers.engine._pds.stage_source_rows", stage)
+    unused: Any = None
+    with pytest.raises(type(error)) as caught:
+        SourceRows(memory_store, "p", unused, unused).stage(failing(error))
+    assert caught.value is error
+
+
 def failing_rows(error: BaseException, names: list[str]) -> pa.RecordBatchReader:
     """Return a reader of columns of one integer each, which raises an exception after a batch."""
     batches = (pa.record_batch(dict.fromkeys(names, batch.column(0))) for batch in failing(error))
@@ -245,3 +297,34 @@ def test_the_retry_of_an_append_with_its_reader_is_a_replay_or_refused(memory_st
     with pytest.raises(pds.InvalidInput, match="were read before"):
         table.append(reader, idempotency_key="another")
     assert table.refresh().scan().count() == 2
+
+
+class Binary(pa.ExtensionType):
+    """An extension type whose metadata is not text."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int64(), "tests.binary")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b"\xff\x00"
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, _storage: pa.DataType, _metadata: bytes) -> Binary:
+        return cls()
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [Binary(), pa.list_(Binary()), pa.struct([("x", Binary())]), pa.dictionary(pa.int8(), Binary())],
+    ids=["plain", "list", "struct", "dictionary"],
+)
+def test_extension_types_with_binary_metadata_are_refused_by_name(
+    memory_store: pds.Store, data_type: pa.DataType
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("other", data_type)])
+    says = "'tests.binary' of column 'other' must be UTF-8 text"
+    with pytest.raises(pds.InvalidInput, match=says):
+        pds.Table.create(memory_store, "t", schema)
+    with pytest.raises(pds.InvalidInput, match=says):
+        pds.ParquetDatasetStore(memory_store).write_dataset(pa.Table.from_batches([], schema), "a")
+    assert not list(memory_store.list_files("", recursive=True))

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pds
+from pds import frames
 from pds.engines.sources import open_source
 from pds.table.polars import ReadSource
 from pds.table.polars_filters import to_sql
@@ -489,3 +490,60 @@ def test_queries_of_no_column(memory_store: pds.Store) -> None:
         lambda f: f.with_row_index().select("index").head(4),
     ):
         assert query(lazy).collect().equals(query(frame.lazy()).collect())
+
+
+UNREADABLE = {
+    "offset": pa.timestamp("us", "+05:30"),
+    "zulu": pa.timestamp("ns", "Z"),
+    "unknown zone": pa.timestamp("s", "Nope/Nope"),
+    "wide decimal": pa.decimal256(40, 2),
+    "list": pa.list_(pa.timestamp("us", "Z")),
+    "struct": pa.struct([("x", pa.decimal256(20, 2))]),
+    "map": pa.map_(pa.string(), pa.timestamp("us", "+05:30")),
+    "dictionary": pa.dictionary(pa.int8(), pa.timestamp("us", "Z")),
+    "view": pa.list_view(pa.int64()),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_type_for_which_polars_panics_is_refused(capfd: pytest.CaptureFixture[str], name: str, count: int) -> None:
+    """A panic is no Exception, and is printed; so polars is not asked."""
+    rows = pa.table({"id": pa.array(range(count), pa.int64()), "other": pa.nulls(count, UNREADABLE[name])})
+    with pytest.raises(pds.CapabilityNotSupported, match=r"'other' of type .*; use to_pyarrow\(\)"):
+        frames.to_polars(lambda: rows)
+    with pytest.raises(pds.CapabilityNotSupported, match=r"'other' of type"):
+        frames.check_polars_types(rows.schema)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+00:00", "EST5EDT", None])
+def test_time_zones_of_polars_are_read(zone: str | None) -> None:
+    rows = pa.table({"at": pa.array([0, None], pa.timestamp("us", zone))})
+    assert frames.to_polars(lambda: rows).equals(pl.DataFrame(rows))
+
+
+def test_a_panic_of_polars_is_an_error_of_pds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types that we do not know of."""
+
+    def panic(_rows: object) -> None:
+        raise pl.exceptions.PanicException("not implemented")
+
+    monkeypatch.setattr(pl, "DataFrame", panic)
+    with pytest.raises(pds.CapabilityNotSupported, match="not implemented"):
+        frames.to_polars(lambda: pa.table({"x": [1]}))
+
+
+@pytest.mark.parametrize("data_type", [pa.timestamp("us", "+05:30"), pa.decimal256(40, 2)], ids=str)
+def test_frames_of_tables_and_datasets_without_a_type_of_polars(
+    memory_store: pds.Store, capfd: pytest.CaptureFixture[str], data_type: pa.DataType
+) -> None:
+    rows = pa.table({"id": [1], "other": pa.nulls(1, data_type)})
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    with pytest.raises(pds.CapabilityNotSupported, match="'other'"):
+        table.scan_polars()
+    with pytest.raises(pds.CapabilityNotSupported, match="'other'"):
+        table.scan().to_polars()
+    assert table.scan(["id"]).to_polars()["id"].to_list() == [1]
+    assert capfd.readouterr().err == ""
