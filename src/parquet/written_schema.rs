@@ -10,8 +10,7 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::file::{ParquetFile, corruption};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The Arrow schema that the file keeps, if it has the same columns as the file.
 pub(super) fn written_schema(
@@ -125,13 +124,15 @@ pub(crate) fn with_field_types(schema: &SchemaRef, types: &[(usize, DataType)]) 
     Arc::new(Schema::new_with_metadata(fields, key_values))
 }
 
-/// The fields of a file as readers see them that look at Parquet's own schema alone. Their metadata, such as the names
+/// The fields of a file with this Arrow schema as readers see them that look at Parquet's own schema alone. Their metadata, such as the names
 /// of extension types, are those of the Arrow schema.
-pub(crate) fn parquet_fields(file: &ParquetFile) -> Result<Vec<Field>> {
-    let descriptor = file.metadata().file_metadata().schema_descr();
-    let plain = parquet_to_arrow_schema(descriptor, None)
-        .map_err(|e| corruption(format!("the schema cannot be read: {e}")).with_source(e))?;
-    let fields = plain.fields().iter().zip(file.schema.fields());
+pub(crate) fn parquet_fields(metadata: &ParquetMetaData, schema: &Schema) -> Result<Vec<Field>> {
+    let descriptor = metadata.file_metadata().schema_descr();
+    let plain = parquet_to_arrow_schema(descriptor, None).map_err(|e| {
+        let message = format!("the schema cannot be read: {e}");
+        Error::new(ErrorKind::PartCorrupted, message).with_source(e)
+    })?;
+    let fields = plain.fields().iter().zip(schema.fields());
     Ok(fields
         .map(|(plain, written)| with_metadata_of(plain, written))
         .collect())
@@ -215,7 +216,7 @@ mod tests {
 
     use super::*;
     use crate::parquet::decode::{Chunks, RowGroupStream};
-    use crate::parquet::file::FileOpenResult;
+    use crate::parquet::file::{FileOpenResult, ParquetFile};
 
     fn columns() -> RecordBatch {
         let seconds = vec![Some(1_700_000_001), None, Some(-1)];
@@ -249,6 +250,10 @@ mod tests {
         (file, bytes)
     }
 
+    fn fields_of(file: &ParquetFile) -> Vec<Field> {
+        parquet_fields(file.metadata(), &file.schema).unwrap()
+    }
+
     /// arrow-rs has no unit of seconds for Parquet, and writes plain numbers.
     #[test]
     fn seconds_of_arrow_rs_are_seconds() {
@@ -279,12 +284,12 @@ mod tests {
         let fields = vec![named, Field::new("y", nested.data_type().clone(), false)];
         let days: Vec<ArrayRef> = vec![days, Arc::new(nested)];
         let days = RecordBatch::try_new(Arc::new(Schema::new(fields)), days).unwrap();
-        let fields = parquet_fields(&write(&days).0).unwrap();
+        let fields = fields_of(&write(&days).0);
         let child = &child_fields(fields[1].data_type())[0];
         for field in [&fields[0], child.as_ref()] {
             assert_eq!((field.data_type(), field.metadata()), (&Int64, &id));
         }
-        let fields = parquet_fields(&write(&columns()).0).unwrap();
+        let fields = fields_of(&write(&columns()).0);
         let types = fields.iter().map(|field| {
             let own = field.data_type();
             child_fields(own)

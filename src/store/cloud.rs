@@ -17,7 +17,7 @@ use super::cloud_copy::{
 use super::condition::{
     Condition, ConditionSupport, ConditionalStore, KeyListing, OpenUpload, PartCopy, UploadedPart,
 };
-use super::requests::{Cloud, CloudClient, Subject};
+use super::requests::{Cloud, CloudClient, Subject, percent_encode};
 use super::{limit, xml};
 
 #[async_trait]
@@ -257,11 +257,4 @@ fn list_query(folder: &Path, recursive: bool, token: &str) -> String {
         parameters.push(format!("prefix={prefix}"));
     }
     parameters.join("&")
-}
-
-/// Encodes a value of a URL's query.
-pub(super) fn percent_encode(value: &str) -> String {
-    let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
-    // Not every server decodes a plus as a space.
-    encoded.replace('+', "%20")
 }

@@ -9,9 +9,8 @@ use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{CopyOptions, Error, Result};
 
-use super::cloud::percent_encode;
 use super::condition::{Condition, ConditionalStore, PartCopy};
-use super::requests::{Cloud, CloudClient, GENERATION_MATCH, Subject};
+use super::requests::{Cloud, CloudClient, GENERATION_MATCH, Subject, percent_encode};
 use super::{limit, xml};
 
 pub(super) const AMZ_COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");

@@ -379,3 +379,10 @@ impl CloudClient {
         }
     }
 }
+
+/// Encodes a value of a URL's query.
+pub(super) fn percent_encode(value: &str) -> String {
+    let encoded: String = url::form_urlencoded::byte_serialize(value.as_bytes()).collect();
+    // Not every server decodes a plus as a space.
+    encoded.replace('+', "%20")
+}

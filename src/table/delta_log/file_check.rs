@@ -25,7 +25,7 @@ pub(super) async fn check_file(
     };
     let opened = reader.open_file(file).await?;
     let stored = &opened.file.schema;
-    let fields = parquet_fields(&opened.file)?;
+    let fields = parquet_fields(opened.file.metadata(), &opened.file.schema)?;
     let field_indices = match &listed.columns {
         Some(names) => field_indices_by_name(stored, names),
         None => field_indices_by_id(stored),

@@ -24,7 +24,7 @@ pub(super) async fn check_file(
         Err("its name has characters that readers do not agree about".to_owned())
     } else {
         let opened = reader.open_file(file).await?;
-        let fields = parquet_fields(&opened.file)?;
+        let fields = parquet_fields(opened.file.metadata(), &opened.file.schema)?;
         check_columns(&opened, &fields, listed, schema)
     };
     checked.map_err(|reason| {
