@@ -320,3 +320,14 @@ def test_keys_of_dictionaries_under_nulls(memory_store: pds.Store, nested: bool)
     if nested:
         table.upsert(rows.slice(2), on="v")
         assert stored(table) == by_id
+
+
+def test_nulls_of_runs_prune_files(memory_store: pds.Store) -> None:
+    kind = pa.run_end_encoded(pa.int32(), pa.string())
+    table = pds.Table.create(memory_store, "t", pa.schema([("c", kind)]))
+    for value in ("a", "b", None):
+        table.append(pa.table({"c": pa.RunEndEncodedArray.from_arrays([2], pa.array([value]), kind)}))
+    assert table.scan(where="c IS NULL").explain().files_read == 1
+    assert table.scan(where="c IS NOT NULL").explain().files_read == 2
+    assert table.scan(where="c IS NULL").to_pyarrow()["c"].to_pylist() == [None, None]
+    assert sorted(table.scan(where="c IS NOT NULL").to_pyarrow()["c"].to_pylist()) == ["a", "a", "b", "b"]

@@ -271,3 +271,49 @@ def test_a_merge_assigns_literals_that_fit(memory_store: pds.Store, unit: str) -
                 continue
             merge.execute()
         assert table.scan().to_pyarrow()["at"].to_pylist() == [dt.datetime(9999, 12, 31)]  # noqa: DTZ001 without a zone
+
+
+@pytest.mark.parametrize("unit", TICKS)
+def test_what_is_compared_is_not_known_before_its_literals_are(unit: str) -> None:
+    """The type of `greatest` or CASE depends on the literals in it, so a literal beside it is not left out."""
+    table, times = make_table(unit, None)
+    far = "TIMESTAMP '9999-12-31 23:59:58'"
+    at_far = [row for row, time in enumerate(times) if time == nanoseconds("9999-12-31 23:59:58")]
+    others = [row for row, time in enumerate(times) if time is not None and row not in at_far]
+    for value in (
+        "greatest(at, TIMESTAMP '0002-01-01')",
+        "CASE WHEN id = -1 THEN TIMESTAMP '2020-01-01' ELSE at END",
+        "coalesce(at, NULL)",
+    ):
+        assert find(table, f"{value} = {far} AND at IS NOT NULL") == at_far, value
+        assert find(table, f"{value} IN ({far}) AND at IS NOT NULL") == at_far, value
+        assert find(table, f"{value} NOT IN ({far}) AND at IS NOT NULL") == others, value
+
+
+def test_texts_beside_a_timestamp_are_timestamps(memory_store: pds.Store) -> None:
+    """They are compared as times, whichever operand of a BETWEEN or IN the timestamp is."""
+    texts = ["2020-01-01T00:00:00", "2020-01-01T06:00:00", None]
+    moments = [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, 6), None]  # noqa: DTZ001 without a zone
+    rows = pa.table({"id": range(3), "text": texts})
+    for name, unit in {"at": "us", "nanos": "ns"}.items():
+        rows = rows.append_column(name, pa.array(moments, pa.timestamp(unit)))
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    assert find(table, "text NOT BETWEEN TIMESTAMP '2019-01-01' AND '2020-01-01 12:00:00'") == []
+    assert find(table, "text BETWEEN TIMESTAMP '2019-01-01' AND '2020-01-01 03:00:00'") == [0]
+    assert find(table, "'2020-01-01' BETWEEN text AND at") == [0]
+    assert find(table, "at IN (text, nanos)") == [0, 1]
+    assert find(table, "at BETWEEN text AND nanos") == [0, 1]
+    assert find(table, "at NOT BETWEEN text AND nanos") == []
+    table.delete("text NOT BETWEEN TIMESTAMP '2019-01-01' AND '2020-01-01 12:00:00'")
+    assert table.scan().count() == 3
+
+
+def test_texts_beside_an_assigned_now_are_in_utc(memory_store: pds.Store) -> None:
+    kind = pa.timestamp("ns", "Europe/Berlin")
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("at", kind)]), key="id")
+    table.append(pa.table({"id": [0, 1], "at": pa.array([0, 1], kind)}))
+    value = "CASE WHEN target.id = 1 THEN target.at WHEN target.id = 0 THEN '2020-07-01 00:00:00' ELSE now() END"
+    table.merge(pa.table({"id": [0, 1]})).when_matched_update({"at": value}).execute()
+    stored = table.scan().to_pyarrow().sort_by("id")["at"].cast(pa.int64()).to_pylist()
+    assert stored == [seconds_since_1970("2020-07-01 00:00:00") * 10**9, 1]
