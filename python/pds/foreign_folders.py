@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pds import _pds
-from pds.errors import DirectoryNotEmpty, InvalidPath, NotFound
+from pds.errors import DirectoryNotEmpty, InvalidPath, NotFound, PermissionDenied
 
 if TYPE_CHECKING:
     import remote_store
@@ -20,6 +20,7 @@ def delete_dataset(handle: _pds.StoreHandle, store: remote_store.Store, folder: 
     Raises:
         NotFound: The folder does not exist.
         InvalidPath: The folder is a symbolic link, or a file is in its place. Nothing is deleted.
+        PermissionDenied: A link in the folder cannot be removed.
     """
     if _is_link(store, folder):
         raise InvalidPath(
@@ -58,13 +59,16 @@ def _remove_links(store: remote_store.Store, folder: str) -> None:
     """Remove the links in a local folder and in those below, wherever they lead; what they lead to stays."""
     plan = store.resolve(folder)
     folders = [Path(plan.native_path)] if plan.kind == "local" else []
-    while folders:
-        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
-            for entry in list(entries):
-                if entry.is_symlink():
-                    Path(entry.path).unlink(missing_ok=True)
-                elif entry.is_dir():
-                    folders.append(Path(entry.path))
+    try:
+        while folders:
+            with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+                for entry in list(entries):
+                    if entry.is_symlink():
+                        Path(entry.path).unlink(missing_ok=True)
+                    elif entry.is_dir():
+                        folders.append(Path(entry.path))
+    except PermissionError as error:
+        raise PermissionDenied(f"a link in {folder!r} cannot be removed: {error}", path=folder) from error
 
 
 def _remove_empty_folders(store: remote_store.Store, folder: str) -> None:

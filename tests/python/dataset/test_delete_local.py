@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,9 +11,6 @@ import remote_store
 from remote_store.backends import LocalBackend
 
 import pds
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = pa.table({"n": [1, 2, 3]})
 
@@ -86,6 +83,24 @@ def test_links_that_lead_out_of_the_store_or_nowhere_are_removed(
     ds.delete_dataset("k")
     assert _content(root) == {}
     assert _content(root.parent / "outside") == before
+
+
+def test_a_link_that_cannot_be_removed_is_an_error_of_pds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = pds.ParquetDatasetStore(remote_store.Store(backend=LocalBackend(str(root))))
+    ds.write_dataset(ROWS, "k")
+    (root / "k" / "link").symlink_to(root / "nowhere")
+
+    unlink = Path.unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path.is_symlink():
+            raise PermissionError(13, "Permission denied")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(pds.PermissionDenied, match=r"a link in 'k' cannot be removed: .*Permission denied"):
+        ds.delete_dataset("k")
+    assert (root / "k" / "link").is_symlink()
 
 
 def test_a_folder_that_is_refused_keeps_its_links(ds: pds.ParquetDatasetStore, root: Path) -> None:
