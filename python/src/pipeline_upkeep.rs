@@ -122,7 +122,7 @@ fn find_pipeline_commit(
     })
 }
 
-/// The outcome of an earlier update of a pipeline with an idempotency key; None if there is none. Then an outdated base
+/// The outcome of an earlier update of a pipeline with an idempotency key; None without one. Then an outdated base
 /// version is an error.
 #[pyfunction]
 fn find_pipeline_replay(

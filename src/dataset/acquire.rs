@@ -322,7 +322,7 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
-    /// The intent in a locked file; None if there is none, or one that cannot be parsed and that `claim` may replace.
+    /// The intent in a locked file; None for an empty file, or an intent that cannot be parsed and that `claim` may replace.
     fn parse_locked(&self, bytes: &Bytes, claim: Option<&Intent>) -> Result<Option<Intent>> {
         if bytes.is_empty() {
             return Ok(None);

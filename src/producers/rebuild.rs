@@ -3,7 +3,7 @@
 //! A stage is computed anew because the caller says so, or because its definition is another than the stored one and the
 //! caller allows that. Its old rows are compared with the new ones, so what it feeds gets the difference. Where its old
 //! tables have other columns or another order, new ones take their place, and every stage that it feeds is computed anew
-//! too. Values of a stage that may be null from now on are no change: what is stored fits.
+//! too. That values of a stage may be null from now on changes nothing: what is stored fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 

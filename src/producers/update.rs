@@ -95,7 +95,7 @@ pub async fn update(
 }
 
 impl UpdateReport {
-    /// The report of an earlier update with an idempotency key; None if there is none. Then it refuses a base version
+    /// The report of an earlier update with an idempotency key; None without one. Then it refuses a base version
     /// after which data were changed. [`update()`] does both, too, but only when the rows are staged.
     pub async fn find_replay(
         pipeline: &Pipeline,
