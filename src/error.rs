@@ -132,6 +132,11 @@ impl Error {
         Self::new(ErrorKind::Other, message)
     }
 
+    /// Creates an error of the kind [`ErrorKind::Other`] with the message of its cause.
+    pub fn from_cause(cause: impl StdError + Send + Sync + 'static) -> Self {
+        Self::other(cause.to_string()).with_source(cause)
+    }
+
     /// Sets the path, unless the error has one already; an empty one, that of the store itself, does not count.
     #[must_use]
     pub fn with_path(mut self, path: impl AsRef<str>) -> Self {

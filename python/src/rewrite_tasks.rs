@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use pds::Result;
-use pds::table::{self, RewrittenGroup, SortedRun, TableWriteOptions, TaskSizes, parse_task};
+use pds::table::{self, RewrittenGroup, SortTaskResult, TableWriteOptions, TaskSizes, parse_task};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -215,7 +215,7 @@ fn commit_sort(
 fn discard_runs(py: Python<'_>, snapshot: &TableHandle, runs: Vec<Vec<u8>>) -> PyResult<()> {
     let table = into_py_result(py, snapshot.table())?;
     let runs = runs.iter().map(|m| table::unpack_message(m));
-    let runs: Vec<SortedRun> = into_py_result(py, runs.collect::<Result<_>>())?;
+    let runs: Vec<SortTaskResult> = into_py_result(py, runs.collect::<Result<_>>())?;
     run(py, move || async move {
         for sorted in runs {
             table::discard_staged(&table, sorted.files()).await;

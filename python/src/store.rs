@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
-use pds::store::{Folder, Store, StoreBuilder, path, secrets};
+use pds::store::{FolderListing, Store, StoreBuilder, path, secrets};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -233,7 +233,7 @@ impl StoreHandle {
         let listing = run(py, move || async move {
             if recursive {
                 let files = store.list(&folder).await?;
-                return Ok(Folder {
+                return Ok(FolderListing {
                     files,
                     folders: Vec::new(),
                 });

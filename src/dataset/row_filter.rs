@@ -18,12 +18,12 @@ use crate::parquet::types::batch_with_row_count;
 
 /// A predicate that is bound to the columns of a dataset.
 #[derive(Debug)]
-pub(super) struct RowFilter {
+pub(super) struct DatasetFilter {
     filter: Filter,
     columns: TableColumns,
 }
 
-impl RowFilter {
+impl DatasetFilter {
     pub(super) fn new(
         predicate: &Predicate,
         schema: &SchemaRef,
@@ -60,6 +60,6 @@ impl RowFilter {
         let (outputs, inputs) = batch.columns().split_at(schema.fields().len());
         let mask = self.filter.evaluate(inputs.to_vec(), batch.num_rows())?;
         let rows = batch_with_row_count(schema, outputs.to_vec(), batch.num_rows())?;
-        filter_record_batch(&rows, &mask).map_err(|e| Error::other(e.to_string()).with_source(e))
+        filter_record_batch(&rows, &mask).map_err(Error::from_cause)
     }
 }

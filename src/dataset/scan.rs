@@ -17,7 +17,7 @@ use super::open::{DatasetParts, PartIndex, check_part, open_part, open_parts};
 use super::read::{
     MAX_RESTARTS, ObservedManifest, RESTART_DELAY, is_unchanged, resolve_current, was_stable,
 };
-use super::row_filter::RowFilter;
+use super::row_filter::DatasetFilter;
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Predicate;
@@ -164,7 +164,7 @@ fn start_scan(
 ) -> Result<BatchStream> {
     let file = &dataset.parts.first.file;
     let row_filter = predicate
-        .map(|predicate| RowFilter::new(predicate, &file.schema, &**dataset.store.clock()))
+        .map(|predicate| DatasetFilter::new(predicate, &file.schema, &**dataset.store.clock()))
         .transpose()?;
     let output = Projection::new(file, columns)?;
     let projection = match &row_filter {
@@ -191,7 +191,7 @@ struct DatasetScan {
     projection: Arc<Projection>,
     /// The schema of the result.
     schema: SchemaRef,
-    row_filter: Option<Arc<RowFilter>>,
+    row_filter: Option<Arc<DatasetFilter>>,
 }
 
 /// A part and the index of one of its row groups.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
+use parquet::schema::types::Type;
 
 /// The fields directly within a type, as Parquet has them: a map has keys and values, not entries.
 fn nested_fields(data_type: &DataType) -> Vec<&FieldRef> {
@@ -21,6 +22,12 @@ fn nested_fields(data_type: &DataType) -> Vec<&FieldRef> {
         DataType::Dictionary(_, values) => nested_fields(values),
         _ => Vec::new(),
     }
+}
+
+/// The id of a field of a Parquet schema, if it has one.
+pub(crate) fn field_id(field: &Type) -> Option<i32> {
+    let info = field.get_basic_info();
+    info.has_id().then(|| info.id())
 }
 
 /// Ids for all fields within a type, each before those within it; `last_id` is the last one given.

@@ -8,7 +8,7 @@
 use arrow_array::{Array, ArrayRef, BooleanArray, Scalar, UInt64Array};
 use arrow_ord::cmp::{gt_eq, lt_eq};
 use arrow_row::{OwnedRow, RowConverter, SortField};
-use arrow_schema::{ArrowError, DataType};
+use arrow_schema::DataType;
 use serde_json::Value;
 
 use super::expr::from_json;
@@ -46,10 +46,10 @@ impl KeyRanges {
     /// Parses the values of tombstones as ranges of a key of the type `key`; drops empty ranges.
     pub(crate) fn new(ranges: &[(Value, Value)], key: &DataType) -> Result<Self> {
         let converter =
-            RowConverter::new(vec![SortField::new(key.clone())]).map_err(arrow_error)?;
+            RowConverter::new(vec![SortField::new(key.clone())]).map_err(Error::from_cause)?;
         let row = |value: &ArrayRef| -> Result<OwnedRow> {
             let rows = converter.convert_columns(std::slice::from_ref(value));
-            Ok(rows.map_err(arrow_error)?.row(0).owned())
+            Ok(rows.map_err(Error::from_cause)?.row(0).owned())
         };
         let mut all = Vec::with_capacity(ranges.len());
         for (min, max) in ranges {
@@ -83,7 +83,7 @@ impl KeyRanges {
     pub(crate) fn outside_mask(&self, keys: &ArrayRef) -> Result<BooleanArray> {
         if self.ranges.len() > MAX_LINEAR_RANGES {
             let converted = self.converter.convert_columns(std::slice::from_ref(keys));
-            let rows = converted.map_err(arrow_error)?;
+            let rows = converted.map_err(Error::from_cause)?;
             let outside = rows.iter().map(|row| {
                 let after = self.ranges.partition_point(|range| range.max.row() < row);
                 let range = self.ranges.get(after);
@@ -93,8 +93,8 @@ impl KeyRanges {
         }
         let mut outside = BooleanArray::from(vec![true; keys.len()]);
         for KeyRange { ends, .. } in &self.ranges {
-            let above = gt_eq(keys, &ends[0]).map_err(arrow_error)?;
-            let below = lt_eq(keys, &ends[1]).map_err(arrow_error)?;
+            let above = gt_eq(keys, &ends[0]).map_err(Error::from_cause)?;
+            let below = lt_eq(keys, &ends[1]).map_err(Error::from_cause)?;
             let mut inside = above.values() & below.values();
             if let Some(nulls) = keys.logical_nulls() {
                 inside = &inside & nulls.inner();
@@ -114,7 +114,7 @@ impl KeyRanges {
     ) -> Result<Vec<Overlap>> {
         let encode = |values: &ArrayRef| {
             let converted = self.converter.convert_columns(std::slice::from_ref(values));
-            converted.map_err(arrow_error)
+            converted.map_err(Error::from_cause)
         };
         let (lows, highs) = (encode(mins)?, encode(maxes)?);
         let overlaps = (0..mins.len()).map(|group| {
@@ -138,10 +138,6 @@ impl KeyRanges {
         });
         Ok(overlaps.collect())
     }
-}
-
-fn arrow_error(e: ArrowError) -> Error {
-    Error::other(e.to_string()).with_source(e)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub(crate) mod key_ranges;
 mod local;
 mod merge;
 mod open;
+mod publish;
 mod read;
 mod row_counter;
 pub mod run;
@@ -22,6 +23,7 @@ pub(crate) mod types;
 mod verify;
 mod write;
 
+use arrow_array::RecordBatchReader;
 use tokio::task::JoinSet;
 
 pub use self::columns::TableColumns;
@@ -30,11 +32,12 @@ pub(crate) use self::columns::{
 };
 pub use self::entry::DataFile;
 pub(crate) use self::fetch::MAX_GAP_BYTES;
-pub(crate) use self::field_ids::assign_nested_ids;
+pub(crate) use self::field_ids::{assign_nested_ids, field_id};
 pub(crate) use self::merge::{
     Merge, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes,
 };
 pub(crate) use self::open::{OpenPart, open, open_with_indexes};
+pub(crate) use self::publish::publish_files;
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::row_counter::count_rows;
 pub(crate) use self::scan::BatchSender;
@@ -44,6 +47,10 @@ pub(crate) use self::spill::{Spill, SpillWriter};
 pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
 pub(crate) use self::write::{FileName, WrittenFile, write_files};
 use crate::error::{Error, Result};
+use crate::sync::blocking::{self, BlockingError};
+
+/// A stream of batches that any thread can read.
+pub(crate) type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// Runs work as a task of its own, which goes on while nobody polls the result and ends when the result is dropped.
 pub(crate) async fn run_ahead<T: Send + 'static>(
@@ -61,7 +68,6 @@ pub(crate) async fn run_ahead<T: Send + 'static>(
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| Error::other(format!("worker thread failed: {e}")).with_source(e))?
+    let done = blocking::run_blocking(work).await;
+    done.map_err(BlockingError::into_error)?
 }

@@ -14,13 +14,12 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_row::Rows;
 use arrow_schema::{ArrowError, SchemaRef};
 
+use super::BoxedReader;
 use super::merge::{
     Merge, SortColumn, SortKeys, SortedBatches, gc_views, interleave_rows, is_view,
 };
 use super::spill::Spill;
 use crate::error::Result;
-
-type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// The most rows of a batch of the output.
 const BATCH_ROWS: usize = 8192;

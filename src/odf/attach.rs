@@ -291,7 +291,7 @@ fn plan_blocks(
     };
     for source in versions {
         let event = schema::event_from_arrow(&source.schema, true)?;
-        // What a chain gives back is compared, for not everything of a schema may come back from it.
+        // An event may not hold all of a schema, so what it gives back is compared.
         let schema = Some(schema::arrow_from_event(&event)?);
         if schema == recorded {
             continue;

@@ -270,7 +270,7 @@ impl DataEvent {
         Value::Object(present.collect::<Map<_, _>>())
     }
 
-    /// Returns the slice, checked; None if there is none.
+    /// Returns the checked slice, if the event has one.
     pub fn slice(&self) -> Result<Option<&Slice>> {
         let Some(slice) = &self.new_data else {
             return Ok(None);

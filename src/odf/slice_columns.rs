@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 
-/// Describes the first difference between the columns of a slice and the schema of the chain; None if there is none.
+/// Describes the first difference between the columns of a slice and the schema of the chain, if they differ.
 pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) -> Option<String> {
     let names = |schema: &Schema| -> Vec<String> {
         schema.fields().iter().map(|f| f.name().clone()).collect()

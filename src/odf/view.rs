@@ -287,8 +287,7 @@ impl ChainView {
         let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
         let computation = crate::files::run_blocking(move || {
-            let rows = concat_batches(&schema, &batches)
-                .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            let rows = concat_batches(&schema, &batches).map_err(Error::from_cause)?;
             apply_operations(&rows, &vocabulary)
         });
         let live_offsets = computation.await?;
@@ -316,12 +315,12 @@ impl ChainView {
                 &live_mask(batch.column(offset_index), &live_offsets)?,
             )
             .and_then(|rows| rows.project(&(0..output_columns.len()).collect::<Vec<_>>()));
-            rows.map_err(|e| Error::other(e.to_string()).with_source(e))
+            rows.map_err(Error::from_cause)
         });
         let live_batches = filtered.collect::<Result<Vec<_>>>()?;
         let output_schema = schema
             .project(&(0..output_columns.len()).collect::<Vec<_>>())
-            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            .map_err(Error::from_cause)?;
         Ok((Arc::new(output_schema), live_batches))
     }
 }
@@ -341,8 +340,7 @@ async fn collect_batches(
 }
 
 fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
-    let integers = arrow_cast::cast(column, &DataType::Int64)
-        .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let integers = arrow_cast::cast(column, &DataType::Int64).map_err(Error::from_cause)?;
     let offsets = integers.as_primitive::<Int64Type>().values();
     Ok(offsets
         .iter()
@@ -352,7 +350,7 @@ fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
 
 /// Returns the offsets of the rows that remain after all operations, in ascending order.
 fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
-    let as_other = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
+    let as_other = |e: arrow_schema::ArrowError| Error::from_cause(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
     let column_index = |name: &str| crate::parquet::types::index_of(&schema, name);

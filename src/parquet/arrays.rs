@@ -34,7 +34,7 @@ pub(crate) fn filter_arrays(
     let filtered = arrays.into_iter().map(|array| {
         let selected = BooleanArray::new(mask.slice(begin, array.len()), None);
         begin += array.len();
-        filter(&array, &selected).map_err(|e| Error::other(e.to_string()).with_source(e))
+        filter(&array, &selected).map_err(Error::from_cause)
     });
     filtered.collect()
 }

@@ -16,6 +16,7 @@ use arrow_data::transform::MutableArrayData;
 use arrow_schema::{DataType, Field, FieldRef};
 use arrow_select::take::take;
 
+use super::nested::contains_type;
 use super::types::convert;
 use crate::error::{Error, Result};
 
@@ -54,17 +55,12 @@ fn is_narrow(key: &DataType) -> bool {
 
 /// Whether an array of the type may be unable to hold all rows of an array of another type.
 fn can_overflow(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(..) | DataType::RunEndEncoded(..) => true,
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => can_overflow(field.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| can_overflow(field.data_type())),
-        _ => false,
-    }
+    contains_type(data_type, |data_type| {
+        matches!(
+            data_type,
+            DataType::Dictionary(..) | DataType::RunEndEncoded(..)
+        )
+    })
 }
 
 /// Converts `array` to the type `target`: to one array or, if one cannot hold all rows, to several.

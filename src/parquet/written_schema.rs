@@ -10,6 +10,7 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::ParquetMetaData;
 
+use super::nested::child_fields;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The Arrow schema that the file keeps, if it has the same columns as the file.
@@ -159,19 +160,6 @@ fn value_type(data_type: &DataType) -> &DataType {
         DataType::Dictionary(_, values) => value_type(values),
         DataType::RunEndEncoded(_, values) => value_type(values.data_type()),
         other => other,
-    }
-}
-
-fn child_fields(data_type: &DataType) -> &[FieldRef] {
-    match data_type {
-        DataType::Struct(fields) => fields,
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => std::slice::from_ref(field),
-        _ => &[],
     }
 }
 

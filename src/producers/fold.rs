@@ -23,7 +23,7 @@ use crate::files::{SortKeys, SortedBatches, Spill, SpillWriter};
 use crate::parquet::Cancel;
 
 /// Computes the groups of a stage, and sets their rows aside.
-pub(super) struct Folder<'a> {
+pub(super) struct StageFold<'a> {
     stage: &'a StageNode,
     groups: Groups<'a>,
     content: &'a TableShape,
@@ -84,7 +84,7 @@ impl Side {
     }
 }
 
-impl<'a> Folder<'a> {
+impl<'a> StageFold<'a> {
     /// `feed` is the shape of the rows that are folded.
     pub(super) fn new(
         stage: &'a StageNode,

@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::run::SortedRun;
 use crate::table::ListingLimits;
 use crate::table::format::Base64;
 use crate::versions::{
-    CommitId, CommitOperation, Folder, Header, HeaderMut, ListWriter, RollLists, TimestampMicros,
-    Transaction, TransactionLimits, TransactionList, Versioned, roll_transactions,
+    CommitId, CommitOperation, Folder, ListWriter, RollLists, TimestampMicros, Transaction,
+    TransactionLimits, TransactionList, Versioned, header_by_fields, roll_transactions,
 };
 
 /// The format version that is written.
@@ -246,60 +245,13 @@ impl Versioned for PipelineManifest {
         {
             return Some("its files have more rows or bytes than can be".to_owned());
         }
-        let mut paths = HashSet::new();
-        for path in self.references() {
-            if !names::is_inside(path) {
-                return Some(format!(
-                    "it references a path outside the pipeline: {path:?}"
-                ));
-            }
-            if !paths.insert(path) {
-                return Some(format!("it references {path:?} twice"));
-            }
-        }
-        None
+        self.find_bad_reference()
     }
 
-    fn header(&self) -> Header<'_> {
-        Header {
-            format: self.format,
-            version: self.version,
-            previous: self.previous,
-            commit_id: &self.commit_id,
-            created_at: self.created_at,
-            operation: &self.operation,
-            oldest_version: self.oldest_version,
-            gc_floor: self.gc_floor,
-            recent_commits: &self.recent_commits,
-            transactions: &self.transactions,
-            older_transactions: &self.older_transactions,
-            tags: &self.tags,
-        }
-    }
-
-    fn header_mut(&mut self) -> HeaderMut<'_> {
-        HeaderMut {
-            format: &mut self.format,
-            version: &mut self.version,
-            previous: &mut self.previous,
-            commit_id: &mut self.commit_id,
-            created_at: &mut self.created_at,
-            operation: &mut self.operation,
-            oldest_version: &mut self.oldest_version,
-            gc_floor: &mut self.gc_floor,
-            recent_commits: &mut self.recent_commits,
-            transactions: &mut self.transactions,
-            older_transactions: &mut self.older_transactions,
-            tags: &mut self.tags,
-        }
-    }
+    header_by_fields!();
 
     fn transaction_limits(limits: &ListingLimits) -> TransactionLimits {
-        TransactionLimits {
-            max_inline: limits.max_inline_transactions,
-            max_listed: limits.max_listed_transactions,
-            merge_factor: limits.merge_factor,
-        }
+        limits.transactions()
     }
 
     /// There is no older format.

@@ -15,6 +15,20 @@
 //! A run that deletes has the column `op` besides: 1 in a row that says that its key, or pair, has no row any more.
 //! Rows that are equal in the order are in the order in which they were emitted; every sort and merge is stable.
 //!
+//! Where to look:
+//!
+//! | step of an update | modules |
+//! | --- | --- |
+//! | the declared graph is compared with the stored one | `graph`, `keys`, `function_digest`, `rebuild` |
+//! | the changes of sources are checked and sorted | `input`, `staged_changes` |
+//! | the stages are computed in the order of the graph | `update`, `plan`, `stage`, `feeders` |
+//! | the same, by tasks of an engine | `engine`, `distribute`, `split`, `job` |
+//! | stored rows of some keys are read | `lookup`, `layers`, `cursor`, `key_rows`, `key_ends` |
+//! | functions compute rows | `functions`, `emitted`, `preserve` |
+//! | operators compute rows | `operators`, `fold` (aggregates), `pairs` and `pair_writer` (joins) |
+//! | old and new rows are compared, and the difference applied | `diff`, `apply`, `tables` |
+//! | the runs are written, merged with older ones and committed | `outputs`, `runs`, `levels`, `splice`, `format` |
+//!
 //! Errors: [`crate::ErrorKind::InvalidInput`] for graphs, keys and changes that cannot be; those of stages; those of
 //! [`crate::versions::commit`]. After any of them, nothing has changed.
 
@@ -46,6 +60,7 @@ mod operators;
 mod outputs;
 mod pair_writer;
 mod pairs;
+mod plain_values;
 mod plan;
 mod preserve;
 mod preview;

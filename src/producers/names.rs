@@ -3,11 +3,9 @@
 
 use crate::versions::names::{parse_base_version, transactions_base_version, with_base_version};
 
-pub(super) use crate::versions::names::is_inside;
-
 const RUNS: &str = "run";
 
-/// The lease of an update, while updates come in each other's way (`update_lease.rs`).
+/// The lease of an update, while updates come in each other's way ([`super::update_lease`]).
 pub(super) const UPDATE_LEASE: &str = "_update_lease";
 
 /// The folders of the files of runs.

@@ -6,7 +6,7 @@
 //! Crash points: before the manifest is created, what was written is orphaned, and a vacuum removes it; after it, the
 //! pipeline has the next version. A late write of a run hits a name of its own. A plan that lost its race to another
 //! update is made again, from the sorted changes; one that lost to a compaction is not, as long as the runs that it
-//! replaces are still the newest. An update that lost a race gets a lease (`update_lease.rs`).
+//! replaces are still the newest. An update that lost a race gets a lease (`update_lease`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -191,7 +191,7 @@ impl Clauses {
 }
 
 fn filter_batch(batch: &RecordBatch, mask: &BooleanArray) -> Result<RecordBatch> {
-    filter_record_batch(batch, mask).map_err(|e| Error::other(e.to_string()).with_source(e))
+    filter_record_batch(batch, mask).map_err(Error::from_cause)
 }
 
 impl PlannedClause {

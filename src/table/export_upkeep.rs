@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Table, delta_log, iceberg};
 use crate::error::{ErrorKind, Result};
 use crate::versions::remove_versions;
-use crate::versions::vacuum::{VacuumReport, before, store_time, vacuum_after};
+use crate::versions::vacuum::{VacuumReport, before, refuse_links, store_time, vacuum_after};
 
 /// Younger objects of exports stay, because requests for them, or exports that name them, may still be under way.
 const MIN_EXPORT_AGE: Duration = Duration::from_hours(24);
@@ -18,6 +18,7 @@ pub async fn vacuum_exported(
     dry_run: bool,
     timeout: Duration,
 ) -> Result<VacuumReport> {
+    refuse_export_links(table).await?;
     let export = async || {
         let exported = delta_log::export_again(table).await;
         exported.map_err(|e| {
@@ -35,6 +36,13 @@ pub async fn vacuum_exported(
         prune_exports(table, retention).await;
     }
     Ok(report)
+}
+
+/// Refuses folders of exports that are symbolic links, as those of the table are refused.
+async fn refuse_export_links(table: &Table) -> Result<()> {
+    let below = delta_log::FOLDERS.iter().chain(&iceberg::FOLDERS);
+    let paths: Vec<String> = below.map(|relative| table.path(relative)).collect();
+    table.store().refuse_links(&paths).await
 }
 
 /// Removes what only expired versions had in exports, unless it is young. What fails is left to the next vacuum.
@@ -82,6 +90,9 @@ async fn prune_iceberg(table: &Table, retention: Duration) -> Result<usize> {
 /// Removes a table with its exports, which go first, so that their readers find no table instead of missing files.
 pub async fn drop_exported(table: &Table) -> Result<()> {
     table.store().refuse_link(table.root()).await?;
+    // Exports are removed first, so all is looked at before that.
+    refuse_links(table).await?;
+    refuse_export_links(table).await?;
     let newest = match table.newest().await {
         Ok(newest) => newest.manifest,
         // What can be removed without knowing the versions is removed below.

@@ -5,13 +5,12 @@
 //! ([`ErrorKind::ManifestCorrupted`](crate::ErrorKind::ManifestCorrupted)). Paths are relative to the table's folder,
 //! columns are named by id.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::limits::ListingLimits;
-use super::names;
 pub use super::values::{Base64, PositionBitmap};
 pub(super) use crate::error::corrupted_error;
 pub use crate::files::DataFile;
@@ -19,7 +18,7 @@ use crate::files::TableColumns;
 pub use crate::versions::Pointer;
 pub use crate::versions::{CommitId, TimestampMicros};
 pub use crate::versions::{CommitOperation, Transaction, TransactionList};
-use crate::versions::{Header, HeaderMut, TransactionLimits, Versioned};
+use crate::versions::{TransactionLimits, Versioned, header_by_fields};
 
 /// The format version that is written; older ones are read. The first commit on a table of an older format
 /// writes this one.
@@ -202,58 +201,13 @@ impl Versioned for TableManifest {
                 ));
             }
         }
-        let mut paths = HashSet::new();
-        for path in self.references() {
-            if !names::is_inside(path) {
-                return Some(format!("it references a path outside the table: {path:?}"));
-            }
-            if !paths.insert(path) {
-                return Some(format!("it references {path:?} twice"));
-            }
-        }
-        None
+        self.find_bad_reference()
     }
 
-    fn header(&self) -> Header<'_> {
-        Header {
-            format: self.format,
-            version: self.version,
-            previous: self.previous,
-            commit_id: &self.commit_id,
-            created_at: self.created_at,
-            operation: &self.operation,
-            oldest_version: self.oldest_version,
-            gc_floor: self.gc_floor,
-            recent_commits: &self.recent_commits,
-            transactions: &self.transactions,
-            older_transactions: &self.older_transactions,
-            tags: &self.tags,
-        }
-    }
-
-    fn header_mut(&mut self) -> HeaderMut<'_> {
-        HeaderMut {
-            format: &mut self.format,
-            version: &mut self.version,
-            previous: &mut self.previous,
-            commit_id: &mut self.commit_id,
-            created_at: &mut self.created_at,
-            operation: &mut self.operation,
-            oldest_version: &mut self.oldest_version,
-            gc_floor: &mut self.gc_floor,
-            recent_commits: &mut self.recent_commits,
-            transactions: &mut self.transactions,
-            older_transactions: &mut self.older_transactions,
-            tags: &mut self.tags,
-        }
-    }
+    header_by_fields!();
 
     fn transaction_limits(limits: &ListingLimits) -> TransactionLimits {
-        TransactionLimits {
-            max_inline: limits.max_inline_transactions,
-            max_listed: limits.max_listed_transactions,
-            merge_factor: limits.merge_factor,
-        }
+        limits.transactions()
     }
 
     fn upgrade(&mut self) {

@@ -27,7 +27,7 @@ use super::partitions::PartitionValues;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
 use super::{Snapshot, Staged, Table, TableColumns, names};
 use crate::error::{Error, Result};
-use crate::files::{OpenPart, open};
+use crate::files::{OpenPart, field_id, open};
 use crate::parquet::file::{ParquetFile, TAIL_BYTES};
 use crate::versions::{check_creatable, create_checked, is_not_created};
 
@@ -312,11 +312,6 @@ fn refuse_lookalike(
         "column {column:?} is not in the file, but a field {:?}, which other readers may take for it; rewrite the file",
         field.name()
     )))
-}
-
-fn field_id(field: &Type) -> Option<i32> {
-    let info = field.get_basic_info();
-    info.has_id().then(|| info.id())
 }
 
 /// The ids of a field and of those nested in it, each before those within it.

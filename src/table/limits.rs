@@ -1,5 +1,7 @@
 //! The limits of the lists of manifests and of those in objects of their own.
 
+use crate::versions::TransactionLimits;
+
 /// The limits of lists.
 #[derive(Debug, Clone, Copy)]
 pub struct ListingLimits {
@@ -23,6 +25,17 @@ pub struct ListingLimits {
     pub max_listed_transactions: usize,
     /// The number of neighboring segments, or lists of older commits, that are merged into one.
     pub merge_factor: usize,
+}
+
+impl ListingLimits {
+    /// Those for idempotency keys.
+    pub(crate) fn transactions(&self) -> TransactionLimits {
+        TransactionLimits {
+            max_inline: self.max_inline_transactions,
+            max_listed: self.max_listed_transactions,
+            merge_factor: self.merge_factor,
+        }
+    }
 }
 
 impl Default for ListingLimits {

@@ -4,6 +4,20 @@
 //! and tombstones. Older files are listed in segments, deleted rows in tombstone files. What changes a table plans a
 //! change of its manifest ([`actions`]) from a snapshot and commits it.
 //!
+//! Where to look:
+//!
+//! | what | modules |
+//! | --- | --- |
+//! | manifests and lists of files | `format`, `schema`, `column_entries`, `listing`, `segment`, `snapshot_file` |
+//! | deleted rows | `tombstone`, `tombstone_reader`, `tombstone_merge`, `targets` |
+//! | reads | `scan`, `scan_tasks`, `snapshot_reader`, `row_group`, `row_reads`, `page_reads`, `count`, `changes` |
+//! | new rows | `write`, `staged`, `create_with_rows` |
+//! | changed rows | `delete`, `upsert`, `merge`, `merge_rows`, `clauses`, `keys`, `findings`, `conflicts` |
+//! | the same, by many processes | `task_changes`, `change_targets`, `task_commit`, `messages` |
+//! | rewritten files | `compact`, `rewrite_group`, `rewrite_tasks`, `sort_tasks`, `sort_ranges` |
+//! | files of other systems | `add_files`, `import_files`, `foreign_files`, `partitions`, `spark_fields` |
+//! | exports to Delta and Iceberg | `exports`, `export_upkeep`, `export`, `delta_log`, `iceberg` |
+//!
 //! Errors: those of [`crate::versions`], and [`crate::ErrorKind::UnsafeStore`] (the store does not honor conditional
 //! writes).
 
@@ -48,6 +62,7 @@ mod row_reads;
 mod scan;
 mod scan_tasks;
 mod schema;
+mod schema_extensions;
 mod segment;
 mod snapshot_file;
 mod snapshot_reader;
@@ -100,7 +115,7 @@ pub(crate) use self::schema::{decode_schema, encode_schema};
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
 pub use self::sort_tasks::{
-    RangeTasks, SortTasks, SortedRun, WrittenRange, commit_sort, plan_ranges, plan_sort,
+    RangeTasks, SortTaskResult, SortTasks, WrittenRange, commit_sort, plan_ranges, plan_sort,
     range_task, sort_task,
 };
 pub use self::staged::{begin_staged, commit_staged, discard_staged, stage, writer_task};

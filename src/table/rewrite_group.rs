@@ -8,8 +8,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_array::RecordBatchReader;
-
 use super::actions::{MergedTombstones, Replace};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
@@ -21,10 +19,9 @@ use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, align_to_schema, upload};
 use super::{Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::BoxedReader;
 use crate::versions::Operation;
 use crate::versions::remove;
-
-type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
 /// only when a file is not where it was.

@@ -1,7 +1,7 @@
 //! Row groups, and the selection of their rows: not deleted, and matching a filter.
 //!
 //! A [`RowGroupScan`] is a row group of an open file with the file's deletions. A [`RowFilter`] selects its
-//! rows from the columns of the key and of the filter ([`Selection`]), and [`build_batches`] makes batches
+//! rows from the columns of the key and of the filter ([`SelectedRows`]), and [`build_batches`] makes batches
 //! of the selected rows. The filter is not evaluated on deleted rows: an error in one of them would fail
 //! the scan.
 
@@ -62,7 +62,7 @@ pub(super) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
 
 /// The selected rows of a row group, and the columns that were read to select them.
 #[derive(Debug)]
-pub(super) struct Selection {
+pub(super) struct SelectedRows {
     /// For each of the rows that were read whether it is selected; `None` selects all.
     pub(super) mask: Option<BooleanArray>,
     /// Number of these rows that are not deleted.
@@ -151,7 +151,7 @@ pub(super) struct RowFilter {
 
 impl RowFilter {
     /// Selects rows, given the columns of the key and of the filter.
-    pub(super) fn select(&self, columns: ColumnArrays) -> Result<Selection> {
+    pub(super) fn select(&self, columns: ColumnArrays) -> Result<SelectedRows> {
         let rows = self.rows.num_rows();
         let mut mask = self.position_mask(rows);
         if let (Some(key), Some(ranges)) = (self.key, self.row_group.partial_ranges()) {
@@ -171,7 +171,7 @@ impl RowFilter {
             }
             mask = Some(BooleanArray::new(matching.finish(), None));
         }
-        Ok(Selection {
+        Ok(SelectedRows {
             mask,
             live_rows,
             columns,
@@ -219,7 +219,7 @@ fn evaluate_masked(
     let selector = FilterBuilder::new(mask).optimize().build();
     let selected = arrays.iter().map(|array| selector.filter(array.as_ref()));
     let collected = selected.collect::<std::result::Result<Vec<_>, _>>();
-    let live_arrays = collected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let live_arrays = collected.map_err(Error::from_cause)?;
     let live_matches = filter.evaluate(live_arrays, live_rows)?;
     let mut matching = BooleanBufferBuilder::new(rows);
     matching.append_n(rows, false);

@@ -10,7 +10,7 @@ use arrow_array::{BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::SchemaRef;
 
-use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, Selection, build_batches};
+use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, SelectedRows, build_batches};
 use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
 use crate::files::run_blocking;
@@ -48,7 +48,7 @@ impl SnapshotReader {
     }
 
     /// Selects the rows of a row group that are not deleted and match the filter. The mask has all of its rows.
-    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<Selection> {
+    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<SelectedRows> {
         let all_rows = RowRanges::all(row_group.num_rows());
         // The keys of all rows are needed to count those that are not deleted.
         let candidates = if row_group.has_key_deletes() {
@@ -76,7 +76,7 @@ impl SnapshotReader {
             begin += range.len();
         }
         mask.append_n(row_group.num_rows() - mask.len(), false);
-        Ok(Selection {
+        Ok(SelectedRows {
             mask: Some(BooleanArray::new(mask.finish(), None)),
             live_rows: row_group.num_rows() - row_group.num_deleted_rows(),
             columns: ColumnArrays::new(),
@@ -88,7 +88,7 @@ impl SnapshotReader {
         &self,
         row_group: &RowGroupScan,
         candidates: &RowSelection,
-    ) -> Result<Selection> {
+    ) -> Result<SelectedRows> {
         let by_key = row_group.has_key_deletes();
         let key = if by_key {
             Some(self.key_position()?)
@@ -121,7 +121,7 @@ impl SnapshotReader {
         if candidates.rows.is_empty() && row_group.num_rows() > 0 {
             return Ok(Vec::new());
         }
-        let Selection { mask, columns, .. } = self.select_among(row_group, &candidates).await?;
+        let SelectedRows { mask, columns, .. } = self.select_among(row_group, &candidates).await?;
         let bits = mask.map(|mask| mask.values().clone());
         let mask = bits.filter(|bits| bits.count_set_bits() < bits.len());
         let mut rows = candidates.rows.clone();

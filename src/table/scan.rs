@@ -67,7 +67,7 @@ pub(super) fn stream_files(
     limit: Option<u64>,
 ) -> Result<BatchStream> {
     let projected = reader.columns.schema.project(&columns);
-    let projected_schema = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let projected_schema = projected.map_err(Error::from_cause)?;
     let schema = Arc::new(projected_schema);
     let table_scan = TableScan {
         reader,

@@ -15,7 +15,7 @@ use crate::files::{SortColumn, SortKeys, TableColumns};
 
 /// The keys from `from` on, below `to`; the first range and the last one are open.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct KeyRange {
+pub(super) struct SortRange {
     pub(super) place: RangePlace,
     pub(super) from: Option<Base64>,
     pub(super) to: Option<Base64>,
@@ -49,15 +49,15 @@ pub(super) struct RangePredicate {
     names: Vec<String>,
     by: Vec<SortColumn>,
     schema: Schema,
-    range: KeyRange,
+    range: SortRange,
 }
 
 impl RangePredicate {
-    pub(super) fn new(columns: &TableColumns, by: &[u32], range: KeyRange) -> Result<Self> {
+    pub(super) fn new(columns: &TableColumns, by: &[u32], range: SortRange) -> Result<Self> {
         let table_columns = sort_columns(columns, by)?;
         let indices: Vec<usize> = table_columns.iter().map(|column| column.index).collect();
         let schema = columns.schema.project(&indices);
-        let schema = schema.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        let schema = schema.map_err(Error::from_cause)?;
         Ok(Self {
             names: schema.fields().iter().map(|f| f.name().clone()).collect(),
             by: (0..indices.len()).map(SortColumn::ascending).collect(),
@@ -98,7 +98,7 @@ impl ForeignPredicate for RangePredicate {
         let batch = by_name.and_then(|indices| rows.project(&indices));
         let keys = SortKeys::new(&self.schema, &self.by)?;
         let keys = batch.and_then(|batch| keys.convert_batch(&batch));
-        let keys = keys.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+        let keys = keys.map_err(Error::from_cause)?;
         let inside: Vec<bool> = keys.iter().map(|key| self.contains(key.as_ref())).collect();
         Ok(inside.into())
     }
@@ -121,7 +121,7 @@ impl ForeignPredicate for RangePredicate {
         let keys = SortKeys::new(&self.schema, &self.by[..1])?;
         let encode = |array| {
             let rows = keys.convert_columns(&[array]);
-            rows.map_err(|e| Error::other(e.to_string()).with_source(e))
+            rows.map_err(Error::from_cause)
         };
         let null = encode(new_null_array(field.data_type(), 1))?;
         let (mins, maxes) = (encode(Arc::clone(min))?, encode(Arc::clone(max))?);

@@ -21,21 +21,19 @@ use super::rewrite_group::{rewrite_files, rewrite_rows};
 use super::rewrite_tasks::{RewrittenGroup, commit_alone};
 use super::scan_tasks::{TaskSizes, pack, split_scan, without_files};
 use super::snapshot_reader::SnapshotReader;
-use super::sort_ranges::{KeyRange, RangePlace, RangePredicate, sort_columns};
+use super::sort_ranges::{RangePlace, RangePredicate, SortRange, sort_columns};
 use super::values::Base64;
 use super::write::TableWriteOptions;
 use super::{Table, messages};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Filter;
-use crate::files::{SortKeys, TableColumns, sort_batches};
+use crate::files::{BoxedReader, SortKeys, TableColumns, sort_batches};
 use crate::sync::in_place::in_place;
 
 /// The most keys that a task of the first round reports, and the most bytes of one: any bytes part the keys.
 const MAX_SAMPLES: usize = 4096;
 const MAX_SAMPLE_BYTES: usize = 128;
 const NOT_ALL_RUNS: &str = "a sort needs one message of each task of its first round";
-
-type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// The tasks of the first round.
 #[derive(Debug, Clone)]
@@ -48,7 +46,7 @@ pub struct SortTasks {
 
 /// What a task of the first round has written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SortedRun {
+pub struct SortTaskResult {
     /// The version that was read.
     version: u64,
     commit_id: CommitId,
@@ -58,7 +56,7 @@ pub struct SortedRun {
     samples: Vec<Sample>,
 }
 
-impl SortedRun {
+impl SortTaskResult {
     /// The files that it consists of.
     pub fn files(&self) -> &[DataFile] {
         &self.files
@@ -109,7 +107,7 @@ pub async fn sort_task(
     task: Arc<TableManifest>,
     by: &[u32],
     options: &TableWriteOptions,
-) -> Result<SortedRun> {
+) -> Result<SortTaskResult> {
     let (version, commit_id) = (task.version, task.commit_id.clone());
     let reader = Arc::new(SnapshotReader::new(table, task, None).await?);
     let columns = sort_columns(&reader.columns, by)?;
@@ -128,7 +126,7 @@ pub async fn sort_task(
     let files = rewrite_rows(table, &reader, &unsorted, sort).await?;
     let sources = reader.files.iter().map(|listed| listed.file.path.clone());
     let samples = std::mem::take(&mut *samples.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(SortedRun {
+    Ok(SortTaskResult {
         version,
         commit_id,
         sources: sources.collect(),
@@ -177,7 +175,7 @@ fn thin(samples: &mut Vec<Sample>) {
 pub fn plan_ranges(
     manifest: &TableManifest,
     by: &[u32],
-    runs: Vec<SortedRun>,
+    runs: Vec<SortTaskResult>,
     target_bytes: u64,
 ) -> Result<RangeTasks> {
     check_runs(manifest, &runs)?;
@@ -200,7 +198,7 @@ pub fn plan_ranges(
     }
     let bounds = choose_bounds(samples, range_rows);
     let count = bounds.len() + 1;
-    let range = |number: usize| KeyRange {
+    let range = |number: usize| SortRange {
         place: RangePlace {
             plan: plan.clone(),
             number,
@@ -211,7 +209,7 @@ pub fn plan_ranges(
         // More rows than its share should not leave a file of few.
         file_rows: range_rows.saturating_mul(2),
     };
-    let ranges: Vec<KeyRange> = (0..count).map(range).collect();
+    let ranges: Vec<SortRange> = (0..count).map(range).collect();
     let runs = TableManifest {
         data_files: files,
         ..without_files(manifest)
@@ -226,7 +224,7 @@ pub fn plan_ranges(
 }
 
 /// A path of the runs, which names their plan.
-fn plan_name(runs: &[SortedRun]) -> String {
+fn plan_name(runs: &[SortTaskResult]) -> String {
     let paths = runs.iter().flat_map(|run| &run.files).map(|f| &f.path);
     paths.min().cloned().unwrap_or_default()
 }
@@ -255,7 +253,7 @@ pub async fn range_task(
     by: &[u32],
     options: &TableWriteOptions,
 ) -> Result<WrittenRange> {
-    let range: KeyRange = messages::unpack_message(range)?;
+    let range: SortRange = messages::unpack_message(range)?;
     let columns = TableColumns::from_manifest(&runs)?;
     let mut options = options.clone();
     options.write_options.rows_per_file = Some(range.file_rows.max(1));
@@ -275,7 +273,7 @@ pub async fn range_task(
 pub async fn commit_sort(
     table: &Table,
     base: Arc<TableManifest>,
-    runs: Vec<SortedRun>,
+    runs: Vec<SortTaskResult>,
     ranges: Vec<WrittenRange>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
@@ -306,7 +304,7 @@ async fn commit_ranges(
     table: &Table,
     base: Arc<TableManifest>,
     reader: &SnapshotReader,
-    runs: &[SortedRun],
+    runs: &[SortTaskResult],
     added: Vec<DataFile>,
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
@@ -332,9 +330,10 @@ async fn commit_ranges(
 }
 
 /// Whether the runs are of a version, and have read no file twice.
-fn check_runs(manifest: &TableManifest, runs: &[SortedRun]) -> Result<()> {
-    let is_of_version =
-        |run: &SortedRun| run.version == manifest.version && run.commit_id == manifest.commit_id;
+fn check_runs(manifest: &TableManifest, runs: &[SortTaskResult]) -> Result<()> {
+    let is_of_version = |run: &SortTaskResult| {
+        run.version == manifest.version && run.commit_id == manifest.commit_id
+    };
     if !runs.iter().all(is_of_version) {
         return Err(Error::invalid("the files were sorted from another version"));
     }
@@ -347,7 +346,7 @@ fn check_runs(manifest: &TableManifest, runs: &[SortedRun]) -> Result<()> {
 }
 
 /// Whether the runs have read each file of a version once.
-fn check_sources(reader: &SnapshotReader, runs: &[SortedRun]) -> Result<()> {
+fn check_sources(reader: &SnapshotReader, runs: &[SortTaskResult]) -> Result<()> {
     let mut sources: Vec<&String> = runs.iter().flat_map(|run| &run.sources).collect();
     let mut paths: Vec<&String> = reader
         .files
@@ -363,7 +362,7 @@ fn check_sources(reader: &SnapshotReader, runs: &[SortedRun]) -> Result<()> {
 }
 
 /// The files of all ranges of the runs' plan, in the order of the keys.
-fn collect_ranges(runs: &[SortedRun], mut ranges: Vec<WrittenRange>) -> Result<Vec<DataFile>> {
+fn collect_ranges(runs: &[SortTaskResult], mut ranges: Vec<WrittenRange>) -> Result<Vec<DataFile>> {
     let plan = plan_name(runs);
     ranges.sort_by_key(|range| range.place.number);
     let count = ranges.len();

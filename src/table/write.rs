@@ -200,7 +200,7 @@ fn without_untyped(
         return Ok(input);
     }
     let projected = input_schema.project(&kept);
-    let projected = projected.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let projected = projected.map_err(Error::from_cause)?;
     let batches = input.map(move |batch| batch?.project(&kept));
     Ok(Box::new(RecordBatchIterator::new(
         batches,

@@ -1,5 +1,5 @@
-//! For tests of this crate and of others: a store that fails on command, the contract that every store has to keep, and
-//! the checks of the fuzzers.
+//! For tests of this crate and of others: a store that fails on command, the contract that every store has to keep, a
+//! commit onto an older snapshot, and the checks of the fuzzers.
 
 mod conformance;
 mod faulty;
@@ -12,9 +12,12 @@ pub use self::conformance::check_store;
 pub use self::faulty::{Fault, FaultKind, FaultTiming, FaultyStore};
 pub use self::fuzz::{FUZZ_CHECKS, FuzzCheck};
 use crate::clock::{Clock, SystemClock};
+use crate::error::Result;
 use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
 use crate::store::{Capabilities, Store};
+use crate::versions::commit::commit_onto;
+use crate::versions::{Change, Committed, Folder, RollLists, Snapshot};
 
 /// A store over `objects` that stages long writes as multipart uploads, or as hidden objects if `multipart` is false.
 pub fn test_store(objects: &Arc<FaultyStore>, multipart: bool) -> Store {
@@ -48,4 +51,15 @@ pub fn test_store_with_clock(
 /// A [`FaultyStore`] over a new store in memory; it does not fail yet.
 pub fn faulty_memory() -> Arc<FaultyStore> {
     Arc::new(FaultyStore::new(Arc::new(MemoryStore::new())))
+}
+
+/// As [`commit`](crate::versions::commit::commit); the first attempt is made on `snapshot`, which was read or committed
+/// before.
+pub async fn commit_after<M: RollLists>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    snapshot: Snapshot<M>,
+    timeout: Duration,
+) -> Result<Committed<M>> {
+    Ok(commit_onto(folder, change, Some(snapshot), timeout).await?)
 }

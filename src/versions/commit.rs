@@ -40,7 +40,8 @@ use super::staged::{Staged, remove};
 use super::transactions::find_transaction;
 use crate::error::{Error, ErrorKind, Result};
 
-/// For how long a commit is retried unless the caller sets a timeout.
+/// For how long tests retry a commit.
+#[cfg(feature = "testing")]
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 /// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
 const MAX_EAGER_ATTEMPTS: u32 = 3;
@@ -66,16 +67,6 @@ pub async fn commit<M: RollLists>(
     timeout: Duration,
 ) -> Result<Committed<M>> {
     Ok(commit_onto(folder, change, None, timeout).await?)
-}
-
-/// Like [`commit`]; the first attempt is made on `snapshot`, which was read or committed before.
-pub async fn commit_after<M: RollLists>(
-    folder: &Folder<M>,
-    change: &dyn Change<M>,
-    snapshot: Snapshot<M>,
-    timeout: Duration,
-) -> Result<Committed<M>> {
-    Ok(commit_onto(folder, change, Some(snapshot), timeout).await?)
 }
 
 /// Like [`commit`], but the first attempt is made on `cached_snapshot` if there is one. The caller removes
@@ -299,7 +290,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             let version = self.verify(&base.manifest).await?;
             return Ok(version.map(|version| self.committed_earlier(version, base.clone())));
         };
-        // Keys are remembered longer than commits are listed: one that is not there made nothing.
+        // Manifests list keys longer than ids of commits: a key that is not listed has not been committed.
         let transaction = find_transaction(self.folder, &*base.manifest, key).await;
         let transaction = transaction.map_err(CommitError::NotCommitted)?;
         self.unverified = None;

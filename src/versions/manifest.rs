@@ -1,10 +1,10 @@
-//! What every manifest has ([`Header`]), whatever else it lists: who committed it, and what is retained.
+//! What every manifest has ([`ManifestHeader`]), whatever else it lists: who committed it, and what is retained.
 //!
 //! A manifest type implements [`Versioned`]; [`Folder`](super::Folder) and all that commits are generic over it. Its JSON has the
 //! fields of the header beside its own. Every value that is written conditionally holds a random `commit_id`, so the
 //! same bytes never recur.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -38,6 +38,21 @@ pub trait Versioned:
     /// The first inconsistency between fields, if there is one.
     fn find_inconsistency(&self) -> Option<String>;
 
+    /// The first path that leaves the folder, or that it references twice, as an inconsistency.
+    fn find_bad_reference(&self) -> Option<String> {
+        let mut paths = HashSet::new();
+        for path in self.references() {
+            if !names::is_inside(path) {
+                let noun = Self::NOUN;
+                return Some(format!("it references a path outside the {noun}: {path:?}"));
+            }
+            if !paths.insert(path) {
+                return Some(format!("it references {path:?} twice"));
+            }
+        }
+        None
+    }
+
     /// Parses the manifest of `version` and checks that its fields fit together.
     fn parse(bytes: &[u8], version: u64) -> Result<Self> {
         let name = names::manifest(version);
@@ -59,10 +74,10 @@ pub trait Versioned:
     }
 
     /// The fields that every manifest has.
-    fn header(&self) -> Header<'_>;
+    fn header(&self) -> ManifestHeader<'_>;
 
     /// As [`Self::header`], to be changed.
-    fn header_mut(&mut self) -> HeaderMut<'_>;
+    fn header_mut(&mut self) -> ManifestHeaderMut<'_>;
 
     /// The limits of idempotency keys.
     fn transaction_limits(limits: &Self::Limits) -> TransactionLimits;
@@ -87,7 +102,7 @@ pub struct TransactionLimits {
 
 /// The fields that every manifest has.
 #[derive(Debug, Clone, Copy)]
-pub struct Header<'a> {
+pub struct ManifestHeader<'a> {
     /// The format of the manifest.
     pub format: u32,
     /// The number of the version, from 1.
@@ -114,10 +129,10 @@ pub struct Header<'a> {
     pub tags: &'a BTreeMap<String, u64>,
 }
 
-/// The fields of [`Header`], to be changed.
+/// The fields of [`ManifestHeader`], to be changed.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "they are those of `Header`")]
-pub struct HeaderMut<'a> {
+#[expect(missing_docs, reason = "they are those of `ManifestHeader`")]
+pub struct ManifestHeaderMut<'a> {
     pub format: &'a mut u32,
     pub version: &'a mut u64,
     pub previous: &'a mut Option<u64>,
@@ -131,6 +146,47 @@ pub struct HeaderMut<'a> {
     pub older_transactions: &'a mut Vec<TransactionList>,
     pub tags: &'a mut BTreeMap<String, u64>,
 }
+
+/// The header of a manifest that has a field for each field of [`ManifestHeader`], in an implementation of
+/// [`Versioned`]. One struct that is flattened into all manifests would move these fields in the JSON.
+macro_rules! header_by_fields {
+    () => {
+        fn header(&self) -> $crate::versions::ManifestHeader<'_> {
+            $crate::versions::ManifestHeader {
+                format: self.format,
+                version: self.version,
+                previous: self.previous,
+                commit_id: &self.commit_id,
+                created_at: self.created_at,
+                operation: &self.operation,
+                oldest_version: self.oldest_version,
+                gc_floor: self.gc_floor,
+                recent_commits: &self.recent_commits,
+                transactions: &self.transactions,
+                older_transactions: &self.older_transactions,
+                tags: &self.tags,
+            }
+        }
+
+        fn header_mut(&mut self) -> $crate::versions::ManifestHeaderMut<'_> {
+            $crate::versions::ManifestHeaderMut {
+                format: &mut self.format,
+                version: &mut self.version,
+                previous: &mut self.previous,
+                commit_id: &mut self.commit_id,
+                created_at: &mut self.created_at,
+                operation: &mut self.operation,
+                oldest_version: &mut self.oldest_version,
+                gc_floor: &mut self.gc_floor,
+                recent_commits: &mut self.recent_commits,
+                transactions: &mut self.transactions,
+                older_transactions: &mut self.older_transactions,
+                tags: &mut self.tags,
+            }
+        }
+    };
+}
+pub(crate) use header_by_fields;
 
 /// What a commit did, for the history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -176,7 +232,7 @@ pub struct TransactionList {
     pub last_version: u64,
 }
 
-impl<'a> Header<'a> {
+impl<'a> ManifestHeader<'a> {
     /// Whether the numbers of versions fit together.
     pub fn has_valid_versions(&self) -> bool {
         let valid_versions = 1..=self.version;

@@ -20,9 +20,9 @@ mod commit_id;
 mod create;
 mod finalize;
 mod folder;
-mod folders;
 mod group_commit;
 mod history;
+mod list_versioned;
 mod lists;
 mod manifest;
 pub(crate) mod names;
@@ -45,14 +45,16 @@ pub use self::commit_id::{CommitId, TimestampMicros};
 pub(crate) use self::create::{check_creatable, create_checked, create_first, is_not_created};
 pub use self::folder::{Folder, Snapshot};
 pub(crate) use self::folder::{list_objects, list_root};
-pub use self::folders::list_versioned;
 pub(crate) use self::group_commit::{GroupChange, commit_batched};
 pub(crate) use self::history::map_versions;
 pub use self::history::{HistoryEntry, at_time, history};
+pub use self::list_versioned::list_versioned;
 pub(crate) use self::lists::find_mergeable;
 pub use self::lists::{ListWriter, RollLists};
+pub(crate) use self::manifest::header_by_fields;
 pub use self::manifest::{
-    CommitOperation, Header, HeaderMut, Transaction, TransactionLimits, TransactionList, Versioned,
+    CommitOperation, ManifestHeader, ManifestHeaderMut, Transaction, TransactionLimits,
+    TransactionList, Versioned,
 };
 pub use self::outcome::Committed;
 pub(crate) use self::outcome::{CommitError, CommitOutcome};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures::join;
 
 use super::folder::{Folder, Snapshot};
-use super::manifest::{Header, Versioned};
+use super::manifest::{ManifestHeader, Versioned};
 use super::names;
 use super::pointer::Pointer;
 use super::recover::{PointerState, Recovery};
@@ -159,7 +159,7 @@ impl<M: Versioned> Folder<M> {
         self.store().is_file(&head).await.unwrap_or(false)
     }
 
-    pub(crate) fn version_expired_error(&self, version: u64, newest: Header<'_>) -> Error {
+    pub(crate) fn version_expired_error(&self, version: u64, newest: ManifestHeader<'_>) -> Error {
         let message = format!(
             "version {version} has been vacuumed; the oldest available version is {}",
             newest.oldest_version

@@ -19,7 +19,7 @@ use object_store::GetOptions;
 use super::commit_id::{CommitId, TimestampMicros};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, find_mergeable};
-use super::manifest::{Header, Transaction, TransactionList, Versioned};
+use super::manifest::{ManifestHeader, Transaction, TransactionList, Versioned};
 use super::names;
 use super::outcome::Committed;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
@@ -179,7 +179,7 @@ async fn write_list<M: Versioned>(
 /// Reads all lists of a manifest, from the store those that this process has not read yet.
 async fn load_all<M: Versioned>(
     folder: &Folder<M>,
-    header: Header<'_>,
+    header: ManifestHeader<'_>,
 ) -> Result<Vec<Arc<Vec<Record>>>> {
     let cache: Arc<LoadedLists> = folder.store().shared_state(folder.root());
     let lock_cache = || cache.0.lock().unwrap_or_else(PoisonError::into_inner);

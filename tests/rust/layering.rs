@@ -43,6 +43,26 @@ fn no_modules_use_one_another_in_a_circle() {
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
+/// As `CONTRIBUTING.md` asks, so that a name says which type it is wherever it is imported.
+#[test]
+fn types_that_leave_their_file_have_names_of_their_own() {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (module, code) in Modules::load().sources {
+        for name in visible_types(&code) {
+            modules.entry(name).or_default().push(module.clone());
+        }
+    }
+    assert!(modules.len() > 400, "{}", modules.len());
+    modules.retain(|_, modules| modules.len() > 1);
+    assert!(modules.is_empty(), "{modules:#?}");
+}
+
+#[test]
+fn visible_types_are_seen() {
+    let code = "pub struct A;\nstruct B;\n    pub(super) enum C<T> {}\npub(in crate::x) trait D: E {}\npub fn f() {}\n";
+    assert_eq!(visible_types(code), ["A", "C", "D"]);
+}
+
 #[test]
 fn every_layer_is_there() {
     let modules = Modules::load();
@@ -203,6 +223,28 @@ impl Modules {
             .find(|(module, _)| self.sources.contains_key(module))
             .map(|(module, name)| (module, name.copied().unwrap_or_default().to_owned()))
     }
+}
+
+/// The names of structs, enums and traits that are not private.
+fn visible_types(code: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for line in code.lines().map(str::trim_start) {
+        let mut words = line.split_whitespace().peekable();
+        if !words.next().is_some_and(|word| word.starts_with("pub")) {
+            continue;
+        }
+        // The rest of `pub(in …)`.
+        words.next_if(|word| word.ends_with(')'));
+        if words
+            .next_if(|word| matches!(*word, "struct" | "enum" | "trait"))
+            .is_some()
+            && let Some(name) = words.next()
+        {
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+            names.push(name[..end.unwrap_or(name.len())].to_owned());
+        }
+    }
+    names
 }
 
 fn top(module: &str) -> &str {

@@ -6,8 +6,10 @@ use std::time::Duration;
 use pds::ErrorKind;
 use pds::table::Table;
 use pds::table::format::CommitId;
-use pds::testing::{Fault, FaultKind, FaultTiming, FaultyStore, faulty_memory, test_store};
-use pds::versions::commit::{DEFAULT_TIMEOUT, commit, commit_after, was_committed};
+use pds::testing::{
+    Fault, FaultKind, FaultTiming, FaultyStore, commit_after, faulty_memory, test_store,
+};
+use pds::versions::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::versions::remove_versions;
 use pds::versions::vacuum::vacuum;
 

@@ -1,11 +1,26 @@
 //! Expressions over the columns of files: predicates, their planning and evaluation, and pruning by statistics.
+//!
+//! The way of a predicate of SQL:
+//!
+//! | step | modules |
+//! | --- | --- |
+//! | it is parsed and planned | `sql`, `tokens` |
+//! | shorthand is written out | `desugar`, `row_values` |
+//! | columns and literals get types that compare exactly | `widen`, `exact_literals`, `time_literals`, `time_ranges` |
+//! | what DataFusion would evaluate to something else is refused | `refusals`, `text_refusals` |
+//! | it is simplified | `simplify`, `lossless_cast` |
+//! | rows are evaluated, by other expressions where DataFusion differs | `filter`, `semantics`, `checked`, `guarded` |
+//! | files, row groups and pages are left out by statistics | `pruner`, `pruning`, `page_statistics`, `value_list` |
 
+mod calls;
 mod checked;
 mod desugar;
 mod exact_literals;
 mod exact_texts;
 mod filter;
+mod float_rounding;
 mod floats;
+mod functions;
 mod get_field;
 mod guarded;
 mod key_set;
@@ -22,7 +37,10 @@ mod semantics;
 mod simplify;
 pub(crate) mod sql;
 mod statistics;
+mod text_functions;
 mod text_refusals;
+mod time_casts;
+mod time_comparisons;
 mod time_functions;
 mod time_literals;
 mod time_ranges;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::KEY_INDEX;
-use super::keys::{CutKeys, arrow_error};
+use super::keys::CutKeys;
 use super::selection::{KeyRange, KeySelection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::merge::SortKeys;
@@ -132,7 +132,7 @@ impl KeyIntervals {
     pub(super) fn exact(selection: &KeySelection, keys: &SortKeys) -> Result<Self> {
         Self::new(
             selection,
-            |columns| keys.convert_columns(columns).map_err(arrow_error),
+            |columns| keys.convert_columns(columns).map_err(Error::from_cause),
             true,
         )
     }

@@ -21,7 +21,7 @@ use arrow_array::{
 };
 use arrow_buffer::NullBuffer;
 use arrow_cast::cast;
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::sort_columns;
@@ -75,17 +75,15 @@ impl CutKeys {
             decode(&values.collect::<Vec<_>>(), field.data_type())
         });
         let columns = columns.collect::<Result<Vec<ArrayRef>>>()?;
-        self.keys.convert_columns(&columns).map_err(arrow_error)
+        self.keys
+            .convert_columns(&columns)
+            .map_err(Error::from_cause)
     }
 
     /// Keys in comparable form, cut.
     pub(super) fn cut(&self, columns: &[ArrayRef]) -> Result<arrow_row::Rows> {
         self.parse(&encode_keys(columns)?)
     }
-}
-
-pub(super) fn arrow_error(e: ArrowError) -> Error {
-    Error::other(e.to_string()).with_source(e)
 }
 
 /// The type in which the values of a key of a run are compared when cut; `None` if such a type cannot be a key.
@@ -127,18 +125,18 @@ pub(super) fn encode_keys(columns: &[ArrayRef]) -> Result<Vec<Vec<Value>>> {
 /// The values of a column; null where the key is cut before.
 fn encode(array: &ArrayRef, is_cut: &mut [bool]) -> Result<Vec<Value>> {
     use DataType as T;
-    let to = |data_type: &DataType| cast(array, data_type).map_err(arrow_error);
+    let to = |data_type: &DataType| cast(array, data_type).map_err(Error::from_cause);
     let bits = |data_type: DataType| reinterpret(array, data_type);
     let mut values: Vec<Value> = match array.data_type() {
         T::Dictionary(_, values) => return encode(&to(values)?, is_cut),
         T::Struct(_) => return encode_struct(array.as_struct(), is_cut),
         T::Boolean => array.as_boolean().iter().map(Value::from).collect(),
         T::Float16 => hex_digits(
-            &cast(&bits(T::UInt16)?, &T::UInt64).map_err(arrow_error)?,
+            &cast(&bits(T::UInt16)?, &T::UInt64).map_err(Error::from_cause)?,
             4,
         ),
         T::Float32 => hex_digits(
-            &cast(&bits(T::UInt32)?, &T::UInt64).map_err(arrow_error)?,
+            &cast(&bits(T::UInt32)?, &T::UInt64).map_err(Error::from_cause)?,
             8,
         ),
         T::Float64 => hex_digits(&bits(T::UInt64)?, 16),
@@ -217,14 +215,14 @@ fn encode_struct(array: &StructArray, is_cut: &mut [bool]) -> Result<Vec<Value>>
 
 fn integers(array: &ArrayRef) -> Result<Vec<Value>> {
     if array.data_type().is_unsigned_integer() {
-        let wide = cast(array, &DataType::UInt64).map_err(arrow_error)?;
+        let wide = cast(array, &DataType::UInt64).map_err(Error::from_cause)?;
         return Ok(wide
             .as_primitive::<UInt64Type>()
             .iter()
             .map(Value::from)
             .collect());
     }
-    let wide = cast(array, &DataType::Int64).map_err(arrow_error)?;
+    let wide = cast(array, &DataType::Int64).map_err(Error::from_cause)?;
     Ok(wide
         .as_primitive::<Int64Type>()
         .iter()
@@ -251,7 +249,7 @@ where
 /// The same bytes as values of another type of the same width.
 fn reinterpret(array: &ArrayRef, data_type: DataType) -> Result<ArrayRef> {
     let data = array.to_data().into_builder().data_type(data_type).build();
-    Ok(make_array(data.map_err(arrow_error)?))
+    Ok(make_array(data.map_err(Error::from_cause)?))
 }
 
 /// Keys of one column, as files of a run and samples name them, with its type. Cut keys stay cut.
@@ -259,7 +257,7 @@ pub(crate) fn decode_keys(keys: &[Value], data_type: &DataType) -> Result<ArrayR
     let cut_type = cut_type(data_type)
         .ok_or_else(|| Error::invalid(format!("a key cannot have values of type {data_type}")))?;
     let values = decode(&keys.iter().collect::<Vec<_>>(), &cut_type)?;
-    cast(&values, data_type).map_err(arrow_error)
+    cast(&values, data_type).map_err(Error::from_cause)
 }
 
 /// The values of a column of a cut type.
@@ -271,13 +269,13 @@ fn decode(values: &[&Value], data_type: &DataType) -> Result<ArrayRef> {
     let to_integers = |narrow: DataType| -> Result<ArrayRef> {
         let wide = parse_all(values, data_type, Value::as_i64)?;
         let wide: ArrayRef = Arc::new(Int64Array::from(wide));
-        let narrow = cast(&wide, &narrow).map_err(arrow_error)?;
+        let narrow = cast(&wide, &narrow).map_err(Error::from_cause)?;
         reinterpret(&narrow, data_type.clone())
     };
     let from_hex = |narrow: DataType| -> Result<ArrayRef> {
         let parse = |value: &Value| u64::from_str_radix(value.as_str()?, 16).ok();
         let wide: ArrayRef = Arc::new(UInt64Array::from(parse_all(values, data_type, parse)?));
-        let narrow = cast(&wide, &narrow).map_err(arrow_error)?;
+        let narrow = cast(&wide, &narrow).map_err(Error::from_cause)?;
         reinterpret(&narrow, data_type.clone())
     };
     Ok(match data_type {
@@ -311,7 +309,7 @@ fn decode(values: &[&Value], data_type: &DataType) -> Result<ArrayRef> {
                 data_type,
                 Value::as_u64,
             )?));
-            cast(&wide, other).map_err(arrow_error)?
+            cast(&wide, other).map_err(Error::from_cause)?
         }
         other => to_integers(other.clone())?,
     })
@@ -334,7 +332,7 @@ fn decode_struct(values: &[&Value], fields: &Fields, data_type: &DataType) -> Re
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
     let array = StructArray::try_new(fields.clone(), columns, Some(NullBuffer::from(nulls)));
-    Ok(Arc::new(array.map_err(arrow_error)?))
+    Ok(Arc::new(array.map_err(Error::from_cause)?))
 }
 
 fn parse_digits<T: ArrowPrimitiveType>(values: &[&Value], data_type: &DataType) -> Result<ArrayRef>

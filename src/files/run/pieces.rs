@@ -7,8 +7,7 @@ use arrow_schema::{DataType, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
 
-use super::keys::arrow_error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::parquet::nested::contains_type;
 
 /// The most files that are opened ahead, and pieces of row groups that are read ahead.
@@ -156,7 +155,7 @@ pub(super) fn reverse(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     let reversed = batches.into_iter().rev().map(|batch| {
         let rows = u64::try_from(batch.num_rows()).unwrap_or_default();
         let last_first = UInt64Array::from_iter_values((0..rows).rev());
-        take_record_batch(&batch, &last_first).map_err(arrow_error)
+        take_record_batch(&batch, &last_first).map_err(Error::from_cause)
     });
     reversed.collect()
 }

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::cache::{forget, open_cached, read_through};
 use super::index::{Blocks, KeyIntervals};
-use super::keys::{CutKeys, arrow_error};
+use super::keys::CutKeys;
 use super::pieces::{Pace, RunEnd, join_small, joins, pack, reverse};
 use super::selection::KeySelection;
 use super::{KeyColumn, RunFile, SortedRun, sort_columns};
@@ -109,7 +109,7 @@ impl RunReader {
             ..self.plan(selection, columns, memory_bytes)?
         };
         let reading = Arc::new(reading);
-        let schema = Arc::new(self.schema.project(columns).map_err(arrow_error)?);
+        let schema = Arc::new(self.schema.project(columns).map_err(Error::from_cause)?);
         let cancel = Cancel::default();
         Ok(match pace {
             Pace::Full => BatchStream::spawn(schema, &cancel, move |sender| reading.send(sender)),
@@ -170,12 +170,19 @@ impl RunReader {
                 .map(|(index, column)| SortColumn { index, ..*column });
             let at: Vec<SortColumn> = at.collect();
             read_columns.extend(by.iter().map(|column| column.index));
-            let read_schema = self.schema.project(&read_columns).map_err(arrow_error)?;
+            let read_schema = self
+                .schema
+                .project(&read_columns)
+                .map_err(Error::from_cause)?;
             let keys = SortKeys::new(&read_schema, &at)?;
             let intervals = KeyIntervals::exact(selection, &keys)?;
             filter = Some((keys, intervals));
         }
-        let read_schema = Arc::new(self.schema.project(&read_columns).map_err(arrow_error)?);
+        let read_schema = Arc::new(
+            self.schema
+                .project(&read_columns)
+                .map_err(Error::from_cause)?,
+        );
         Ok(Reading {
             reader: self.clone(),
             groups: RowGroupReader::new(self.store.clone(), CONCURRENT_REQUESTS),
@@ -437,14 +444,14 @@ impl Reading {
         let Some((keys, intervals)) = &self.filter else {
             return Ok(batch);
         };
-        let keys = keys.convert_batch(&batch).map_err(arrow_error)?;
+        let keys = keys.convert_batch(&batch).map_err(Error::from_cause)?;
         let mask = BooleanArray::from(intervals.select(&keys));
         let columns: Vec<usize> = (0..self.result_columns).collect();
-        let result = batch.project(&columns).map_err(arrow_error)?;
+        let result = batch.project(&columns).map_err(Error::from_cause)?;
         if mask.true_count() == mask.len() {
             return Ok(result);
         }
-        filter_record_batch(&result, &mask).map_err(arrow_error)
+        filter_record_batch(&result, &mask).map_err(Error::from_cause)
     }
 }
 

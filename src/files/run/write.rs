@@ -13,8 +13,8 @@ use super::keys::{CutKeys, encode_keys};
 use super::{KEY_INDEX, KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, Result};
 use crate::files::merge::{SortKeys, row_bytes};
-use crate::files::run_blocking;
 use crate::files::write::{FileName, WrittenFile, write_files_with_footers};
+use crate::files::{BoxedReader, run_blocking};
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
@@ -38,8 +38,6 @@ pub struct WrittenRun {
     /// Some keys of its rows, at about equal distances, as its files name them; one of the first row.
     pub sample: Vec<Vec<serde_json::Value>>,
 }
-
-type BoxedReader = Box<dyn RecordBatchReader + Send>;
 
 /// How a run is written.
 #[derive(Debug, Clone)]
@@ -107,9 +105,7 @@ pub async fn write_run(
         Box::new(move || {
             let text = lock(&indexes).get(file).map(serde_json::to_string);
             file += 1;
-            let value = text
-                .transpose()
-                .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            let value = text.transpose().map_err(Error::from_cause)?;
             Ok(vec![KeyValue::new(KEY_INDEX.to_owned(), value)])
         })
     };
@@ -265,10 +261,7 @@ impl Indexer {
         if rows == 0 {
             return Ok(());
         }
-        let keys = self
-            .keys
-            .convert_batch(batch)
-            .map_err(super::keys::arrow_error)?;
+        let keys = self.keys.convert_batch(batch).map_err(Error::from_cause)?;
         let begins_in_order = self
             .last_key
             .as_ref()

@@ -1,7 +1,7 @@
 //! Changes of a table's columns.
 //!
 //! Data files name columns by id, so no file is rewritten. A change is applied to the newest columns and never
-//! conflicts. Refused with [`crate::ErrorKind::InvalidInput`]: a name that exists already, an unknown
+//! conflicts. Refused with [`crate::ErrorKind::InvalidInput`]: a name that exists already or is empty, an unknown
 //! column, a new column that is not nullable, dropping a column of the key or sort order or the last one,
 //! a type that does not hold all values of the current one, a wider type of an extension type, and an order that is not
 //! of all columns.
@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::types::can_widen;
+use crate::parquet::nested::child_fields;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::changes::check_not_reserved;
 use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
-use crate::table::schema::encode_schema;
+use crate::table::schema::{check_not_empty, encode_schema};
 use crate::table::spark_fields::rename_described;
 use crate::versions::Change;
 
@@ -146,6 +147,7 @@ fn column_operation(name: &str, column: &str, key: &str, value: Value) -> Commit
 
 fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
     let name = field.name();
+    check_not_empty(name)?;
     draft.check_new(name)?;
     check_not_reserved(name)?;
     if !field.is_nullable() {
@@ -163,6 +165,7 @@ fn add_column(draft: &mut Draft, field: &Field) -> Result<CommitOperation> {
 /// Renames a column in the manifest; in data files it keeps its name.
 fn rename_column(draft: &mut Draft, column: &str, to: &str) -> Result<CommitOperation> {
     let index = draft.column_index(column)?;
+    check_not_empty(to)?;
     draft.check_new(to)?;
     check_not_reserved(to)?;
     let renamed = draft.fields[index].as_ref().clone().with_name(to);
@@ -247,22 +250,9 @@ fn find_changed_extension<'f>(from: &'f Field, to: &'f Field) -> Option<&'f str>
     if let Some((name, _)) = before.or(after).filter(|_| is_changed) {
         return Some(name);
     }
-    let nested = nested_fields(from.data_type()).iter();
-    let mut pairs = nested.zip(nested_fields(to.data_type()));
+    let nested = child_fields(from.data_type()).iter();
+    let mut pairs = nested.zip(child_fields(to.data_type()));
     pairs.find_map(|(from, to)| find_changed_extension(from, to))
-}
-
-fn nested_fields(data_type: &DataType) -> &[FieldRef] {
-    match data_type {
-        DataType::Struct(fields) => fields,
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => std::slice::from_ref(field),
-        _ => &[],
-    }
 }
 
 fn reorder_columns(draft: &mut Draft, columns: &[String]) -> Result<CommitOperation> {

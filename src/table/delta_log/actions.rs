@@ -16,7 +16,7 @@ use crate::versions::{CommitId, TimestampMicros};
 pub(super) enum Action {
     CommitInfo(Box<CommitInfo>),
     Protocol(Protocol),
-    MetaData(Metadata),
+    MetaData(DeltaMetadata),
     Remove(Remove),
     Add(Add),
 }
@@ -33,12 +33,12 @@ pub(super) struct CommitInfo {
     pub(super) engine_info: String,
     /// What the next export needs to know; no other writer has it.
     #[serde(default)]
-    pub(super) pds: Option<ExportState>,
+    pub(super) pds: Option<DeltaExportState>,
 }
 
 /// What an export tells the next one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct ExportState {
+pub(super) struct DeltaExportState {
     pub(super) version: u64,
     pub(super) commit_id: CommitId,
     /// The features of the protocol, which only grow.
@@ -67,7 +67,7 @@ pub(super) struct Protocol {
 /// The columns and the properties of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Metadata {
+pub(super) struct DeltaMetadata {
     pub(super) id: String,
     pub(super) format: Format,
     pub(super) schema_string: String,
@@ -139,7 +139,7 @@ pub(super) fn to_lines(actions: &[Action]) -> Bytes {
 }
 
 /// The state that an export wrote into a file of the log; `None` if the file is of another writer.
-pub(super) fn read_commit_state(bytes: &[u8]) -> Option<ExportState> {
+pub(super) fn read_commit_state(bytes: &[u8]) -> Option<DeltaExportState> {
     let first = bytes.split(|byte| *byte == b'\n').next()?;
     let mut line: BTreeMap<String, Value> = serde_json::from_slice(first).ok()?;
     let info: CommitInfo = serde_json::from_value(line.remove("commitInfo")?).ok()?;

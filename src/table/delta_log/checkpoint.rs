@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use arrow_json::ReaderBuilder;
 use arrow_json::reader::Decoder;
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::properties::WriterProperties;
 
-use super::actions::{Action, ExportState};
+use super::actions::{Action, DeltaExportState};
 use crate::error::{Error, Result};
 
 /// The number of actions that are encoded at once.
@@ -24,7 +23,7 @@ const BATCH_ROWS: usize = 8192;
 const STATE: &str = "pds.export";
 
 /// The state of the export that wrote a checkpoint; `None` for one of another writer.
-pub(super) fn read_state(metadata: &ParquetMetaData) -> Option<ExportState> {
+pub(super) fn read_state(metadata: &ParquetMetaData) -> Option<DeltaExportState> {
     let mut entries = metadata.file_metadata().key_value_metadata()?.iter();
     let entry = entries.find(|entry| entry.key == STATE)?;
     serde_json::from_str(entry.value.as_ref()?).ok()
@@ -39,7 +38,7 @@ pub(super) struct CheckpointWriter {
 
 impl CheckpointWriter {
     /// A checkpoint of an export, which is kept with it.
-    pub(super) fn new(state: &ExportState) -> Result<Self> {
+    pub(super) fn new(state: &DeltaExportState) -> Result<Self> {
         let schema = schema();
         let decoder = ReaderBuilder::new(Arc::clone(&schema)).with_batch_size(BATCH_ROWS);
         let properties = WriterProperties::builder()
@@ -50,18 +49,18 @@ impl CheckpointWriter {
             )]))
             .build();
         Ok(Self {
-            decoder: decoder.build_decoder().map_err(|e| arrow_error(&e))?,
+            decoder: decoder.build_decoder().map_err(|e| encode_error(&e))?,
             writer: ArrowWriter::try_new(Vec::new(), schema, Some(properties))
-                .map_err(|e| parquet_error(&e))?,
+                .map_err(|e| encode_error(&e))?,
             actions: 0,
         })
     }
 
     pub(super) fn write(&mut self, actions: &[Action]) -> Result<()> {
         for some in actions.chunks(BATCH_ROWS) {
-            self.decoder.serialize(some).map_err(|e| arrow_error(&e))?;
-            if let Some(batch) = self.decoder.flush().map_err(|e| arrow_error(&e))? {
-                self.writer.write(&batch).map_err(|e| parquet_error(&e))?;
+            self.decoder.serialize(some).map_err(|e| encode_error(&e))?;
+            if let Some(batch) = self.decoder.flush().map_err(|e| encode_error(&e))? {
+                self.writer.write(&batch).map_err(|e| encode_error(&e))?;
             }
         }
         self.actions += actions.len();
@@ -69,16 +68,12 @@ impl CheckpointWriter {
     }
 
     pub(super) fn finish(self) -> Result<Bytes> {
-        let bytes = self.writer.into_inner().map_err(|e| parquet_error(&e))?;
+        let bytes = self.writer.into_inner().map_err(|e| encode_error(&e))?;
         Ok(bytes.into())
     }
 }
 
-fn arrow_error(e: &ArrowError) -> Error {
-    Error::other(format!("a checkpoint cannot be encoded: {e}"))
-}
-
-fn parquet_error(e: &ParquetError) -> Error {
+fn encode_error(e: &dyn std::fmt::Display) -> Error {
     Error::other(format!("a checkpoint cannot be encoded: {e}"))
 }
 

@@ -8,7 +8,9 @@ use super::rebuild::remove_log;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::progress;
 use crate::table::Table;
-use crate::table::export::{Version, identity, is_of_table, left_out_after, resolve};
+use crate::table::export::{
+    LoadedVersion, is_of_table, keep_left_out, read_identity, resolve_leave_out,
+};
 use crate::table::format::TableManifest;
 
 /// How often an export starts again because a vacuum removed versions during it.
@@ -43,7 +45,7 @@ pub async fn export_delta(table: &Table, options: &DeltaOptions) -> Result<Delta
     let newest = table.newest().await?.manifest;
     let mut left_out = match &options.leave_out {
         None => None,
-        Some(names) => Some(resolve(&newest, names)?),
+        Some(names) => Some(resolve_leave_out(&newest, names)?),
     };
     if options.rebuild {
         left_out = Some(remove_log(table, &newest, left_out).await?);
@@ -90,12 +92,12 @@ async fn try_export(table: &Table, left_out: Option<&[u32]>) -> Result<DeltaExpo
     check_checkpoints(table, &log).await?;
     let left_out = match &last {
         None => left_out.unwrap_or_default().to_vec(),
-        Some(last) => left_out_after(&newest, &last.left_out, last.last_id, left_out)?,
+        Some(last) => keep_left_out(&newest, &last.left_out, last.last_id, left_out)?,
     };
     let last_version = last.as_ref().map(|last| last.version);
     let mut exporter = match last {
         None => {
-            let identity = identity(table, &newest).await?;
+            let identity = read_identity(table, &newest).await?;
             Exporter::new(table, &identity, left_out.clone())
         }
         Some(last) => Exporter::after(table, &newest, last, left_out.clone()),
@@ -108,7 +110,7 @@ async fn try_export(table: &Table, left_out: Option<&[u32]>) -> Result<DeltaExpo
     if !is_continued {
         begin(table, &newest, &mut exporter).await?;
     } else if is_checkpoint_due(&log, &exporter) || !log.has_sound_checkpoint(table).await? {
-        let version = Version::load(table, Arc::clone(&newest)).await?;
+        let version = LoadedVersion::load(table, Arc::clone(&newest)).await?;
         exporter.checkpoint(&version).await?;
     } else {
         log_files::check_hint(table, &log).await?;
@@ -216,12 +218,12 @@ async fn begin(
         Some(previous) => Some(load(table, newest, previous).await?),
         None => None,
     };
-    let version = Version::load(table, Arc::clone(newest)).await?;
+    let version = LoadedVersion::load(table, Arc::clone(newest)).await?;
     exporter.begin(older.as_ref(), &version).await
 }
 
 /// A version up to the newest.
-async fn load(table: &Table, newest: &Arc<TableManifest>, version: u64) -> Result<Version> {
+async fn load(table: &Table, newest: &Arc<TableManifest>, version: u64) -> Result<LoadedVersion> {
     let manifest = match newest.commit_id_of(version) {
         _ if version == newest.version => Arc::clone(newest),
         // With its commit id, it is known to be this version without another look at the newest one.
@@ -231,5 +233,5 @@ async fn load(table: &Table, newest: &Arc<TableManifest>, version: u64) -> Resul
         },
         None => table.manifest_at(version).await?,
     };
-    Version::load(table, manifest).await
+    LoadedVersion::load(table, manifest).await
 }

@@ -6,18 +6,18 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutMode;
 
-use super::actions::{Action, CommitInfo, ExportState, Metadata, Protocol, to_lines};
+use super::actions::{Action, CommitInfo, DeltaExportState, DeltaMetadata, Protocol, to_lines};
 use super::checkpoint::CheckpointWriter;
 use super::file_check::check_file;
-use super::head;
 use super::log_files::{self, Match};
+use super::protocol;
 use super::schema::{DeltaSchema, TYPE_WIDENING};
 use super::vectors::{DeletedRows, deleted_rows};
-use super::version::FileChanges;
+use super::version::LogFileChanges;
 use crate::error::{Error, Result};
 use crate::sync::progress;
 use crate::table::Table;
-use crate::table::export::{DeletionKey, Version, needs_encoding, to_uuid};
+use crate::table::export::{DeletionKey, LoadedVersion, needs_encoding, to_uuid};
 use crate::table::format::TableManifest;
 use crate::versions::TimestampMicros;
 
@@ -39,7 +39,7 @@ pub(super) struct Exporter<'t> {
     features: BTreeSet<String>,
     /// Of the newest version that was exported; None before the first.
     metadata_hash: Option<String>,
-    last: Option<ExportState>,
+    last: Option<DeltaExportState>,
     /// The deleted rows that were computed for the newest version.
     computed: HashMap<DeletionKey, DeletedRows>,
     pub(super) versions: u64,
@@ -52,16 +52,16 @@ pub(super) struct Exporter<'t> {
 struct Head {
     schema: DeltaSchema,
     protocol: Protocol,
-    metadata: Metadata,
+    metadata: DeltaMetadata,
     metadata_hash: String,
     is_new_protocol: bool,
 }
 
 /// A checkpoint in memory.
-pub(super) struct Checkpoint {
+pub(super) struct EncodedCheckpoint {
     bytes: Bytes,
     actions: usize,
-    state: ExportState,
+    state: DeltaExportState,
 }
 
 impl<'t> Exporter<'t> {
@@ -96,7 +96,7 @@ impl<'t> Exporter<'t> {
     pub(super) fn after(
         table: &'t Table,
         newest: &TableManifest,
-        last: ExportState,
+        last: DeltaExportState,
         left_out: Vec<u32>,
     ) -> Self {
         let mut exporter = Self::new(table, newest, Vec::new());
@@ -107,7 +107,11 @@ impl<'t> Exporter<'t> {
 
     /// Begins a log at a version, or goes on after a gap. Other exports may do so at once: the first one to write the
     /// version decides what it has beside files.
-    pub(super) async fn begin(&mut self, older: Option<&Version>, version: &Version) -> Result<()> {
+    pub(super) async fn begin(
+        &mut self,
+        older: Option<&LoadedVersion>,
+        version: &LoadedVersion,
+    ) -> Result<()> {
         let is_gap = self
             .last
             .as_ref()
@@ -116,7 +120,7 @@ impl<'t> Exporter<'t> {
         let checkpoint = self.build_checkpoint(version, true).await?;
         // First, because without a checkpoint readers would take the differences for the whole.
         let number = version.manifest.version;
-        let Checkpoint { bytes, state, .. } = &checkpoint;
+        let EncodedCheckpoint { bytes, state, .. } = &checkpoint;
         self.count_bytes(bytes.len() as u64);
         log_files::place_checkpoint(self.table, number, bytes, state, Match::Commit).await?;
         self.write(older, version, is_gap).await?;
@@ -128,15 +132,19 @@ impl<'t> Exporter<'t> {
 
     /// Writes the file of a version: how it differs from the version before. If another export has written it, goes on
     /// from what that one says.
-    pub(super) async fn export(&mut self, older: &Version, version: &Version) -> Result<()> {
+    pub(super) async fn export(
+        &mut self,
+        older: &LoadedVersion,
+        version: &LoadedVersion,
+    ) -> Result<()> {
         self.write(Some(older), version, false).await
     }
 
     /// As [`Self::export`]. After a gap nobody has read the version before: what was deleted in it need not be known.
     async fn write(
         &mut self,
-        older: Option<&Version>,
-        version: &Version,
+        older: Option<&LoadedVersion>,
+        version: &LoadedVersion,
         is_gap: bool,
     ) -> Result<()> {
         let head = self.head(version)?;
@@ -179,9 +187,9 @@ impl<'t> Exporter<'t> {
     }
 
     /// Whether readers must know more of a version than of the one before: a checkpoint of that one may say no more.
-    fn needs_more(&self, older: Option<&Version>, version: &Version) -> Result<bool> {
+    fn needs_more(&self, older: Option<&LoadedVersion>, version: &LoadedVersion) -> Result<bool> {
         let Some(older) = older else { return Ok(true) };
-        let needed = |version: &Version| {
+        let needed = |version: &LoadedVersion| {
             let schema = DeltaSchema::new(&version.manifest, &version.columns, &self.left_out)?;
             version.features(&schema)
         };
@@ -193,7 +201,7 @@ impl<'t> Exporter<'t> {
     }
 
     /// Goes on from what an export says.
-    fn adopt(&mut self, state: ExportState) {
+    fn adopt(&mut self, state: DeltaExportState) {
         self.left_out.clone_from(&state.left_out);
         self.table_id.clone_from(&state.table_id);
         self.created_at = state.created_at;
@@ -209,9 +217,9 @@ impl<'t> Exporter<'t> {
 
     fn file_actions(
         &self,
-        older: Option<&Version>,
-        version: &Version,
-        changes: &FileChanges,
+        older: Option<&LoadedVersion>,
+        version: &LoadedVersion,
+        changes: &LogFileChanges,
         new_rows: &HashMap<DeletionKey, DeletedRows>,
         schema: &DeltaSchema,
     ) -> Vec<Action> {
@@ -251,7 +259,7 @@ impl<'t> Exporter<'t> {
     }
 
     /// Refuses a version that cannot be exported; writes nothing.
-    pub(super) async fn check(&mut self, version: &Version) -> Result<()> {
+    pub(super) async fn check(&mut self, version: &LoadedVersion) -> Result<()> {
         let head = self.head(version)?;
         let all: Vec<usize> = (0..version.files.len()).collect();
         for files in all.chunks(CHECKPOINT_FILES) {
@@ -263,15 +271,19 @@ impl<'t> Exporter<'t> {
     }
 
     /// Writes the checkpoint of a version whose file is written.
-    pub(super) async fn checkpoint(&mut self, version: &Version) -> Result<()> {
+    pub(super) async fn checkpoint(&mut self, version: &LoadedVersion) -> Result<()> {
         let checkpoint = self.build_checkpoint(version, false).await?;
         self.count_bytes(checkpoint.bytes.len() as u64);
         self.place_checkpoint(version, checkpoint).await
     }
 
-    async fn place_checkpoint(&self, version: &Version, checkpoint: Checkpoint) -> Result<()> {
+    async fn place_checkpoint(
+        &self,
+        version: &LoadedVersion,
+        checkpoint: EncodedCheckpoint,
+    ) -> Result<()> {
         let version = version.manifest.version;
-        let Checkpoint {
+        let EncodedCheckpoint {
             bytes,
             actions,
             state,
@@ -283,9 +295,9 @@ impl<'t> Exporter<'t> {
     /// All files of a version.
     async fn build_checkpoint(
         &mut self,
-        version: &Version,
+        version: &LoadedVersion,
         checks_files: bool,
-    ) -> Result<Checkpoint> {
+    ) -> Result<EncodedCheckpoint> {
         let head = self.head(version)?;
         let state = self.state_of(version, &head);
         let mut writer = CheckpointWriter::new(&state)?;
@@ -311,15 +323,15 @@ impl<'t> Exporter<'t> {
         }
         let actions = writer.actions;
         let bytes = writer.finish()?;
-        Ok(Checkpoint {
+        Ok(EncodedCheckpoint {
             bytes,
             actions,
             state,
         })
     }
 
-    fn state_of(&self, version: &Version, head: &Head) -> ExportState {
-        ExportState {
+    fn state_of(&self, version: &LoadedVersion, head: &Head) -> DeltaExportState {
+        DeltaExportState {
             version: version.manifest.version,
             commit_id: version.manifest.commit_id.clone(),
             features: self.features.iter().cloned().collect(),
@@ -332,15 +344,15 @@ impl<'t> Exporter<'t> {
     }
 
     /// What the version has beside files. Features that it needs stay.
-    fn head(&mut self, version: &Version) -> Result<Head> {
+    fn head(&mut self, version: &LoadedVersion) -> Result<Head> {
         let schema = DeltaSchema::new(&version.manifest, &version.columns, &self.left_out)?;
         let needed = version.features(&schema)?.into_iter().chain(ALWAYS);
         let known = self.features.len();
         self.features.extend(needed.map(str::to_owned));
-        let metadata = head::metadata(&schema, &self.features, &self.table_id, self.created_at);
-        let metadata_hash = head::hash(&metadata);
+        let metadata = protocol::metadata(&schema, &self.features, &self.table_id, self.created_at);
+        let metadata_hash = protocol::hash(&metadata);
         Ok(Head {
-            protocol: head::protocol(&self.features),
+            protocol: protocol::protocol(&self.features),
             metadata,
             metadata_hash,
             // A log begins with its protocol.
@@ -349,7 +361,7 @@ impl<'t> Exporter<'t> {
         })
     }
 
-    fn commit_info(version: &Version, state: ExportState) -> Action {
+    fn commit_info(version: &LoadedVersion, state: DeltaExportState) -> Action {
         let operation = &version.manifest.operation;
         // The first line of the file stays short, whatever a filter lists.
         let parameters = operation
@@ -370,7 +382,7 @@ impl<'t> Exporter<'t> {
     /// Refuses files that readers of Delta would read wrongly.
     async fn check_files(
         &self,
-        version: &Version,
+        version: &LoadedVersion,
         files: &[usize],
         schema: &DeltaSchema,
     ) -> Result<()> {
@@ -389,7 +401,7 @@ impl<'t> Exporter<'t> {
     /// The deleted rows of files that tombstones are about; `writes` the vectors that are objects.
     async fn deleted_rows(
         &mut self,
-        version: &Version,
+        version: &LoadedVersion,
         files: &[usize],
         writes: bool,
     ) -> Result<HashMap<DeletionKey, DeletedRows>> {
@@ -433,7 +445,7 @@ impl<'t> Exporter<'t> {
 /// Refuses files with deleted rows whose names are other texts in the log: polars reads their rows as if they were not
 /// deleted.
 fn refuse_escaped(
-    version: &Version,
+    version: &LoadedVersion,
     files: &[usize],
     rows: &HashMap<DeletionKey, DeletedRows>,
 ) -> Result<()> {
@@ -451,7 +463,7 @@ fn refuse_escaped(
 
 /// The deleted rows of a file, of those that were computed.
 fn rows_of(
-    version: &Version,
+    version: &LoadedVersion,
     file: usize,
     rows: &HashMap<DeletionKey, DeletedRows>,
 ) -> DeletedRows {

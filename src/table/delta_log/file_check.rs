@@ -31,9 +31,10 @@ pub(super) async fn check_file(
         None => field_indices_by_id(stored),
     };
     for column in &schema.columns {
-        let (name, stored_name) = (&column.name, &column.stored);
-        let Some(index) = field_indices.get(&column.id) else {
-            if listed.constants.contains_key(&column.id) {
+        let exported = &column.exported;
+        let (name, stored_name) = (&exported.name, &exported.stored);
+        let Some(index) = field_indices.get(&exported.id) else {
+            if listed.constants.contains_key(&exported.id) {
                 return refuse(format!("it does not hold the values of column {name:?}"));
             }
             let mut names = stored.fields().iter().map(|field| field.name());
@@ -57,7 +58,7 @@ pub(super) async fn check_file(
         match new_type(field) {
             Err(reason) => return refuse(format!("column {name:?}: {reason}")),
             Ok(data_type) if !fits(&data_type, column, allows_narrower) => {
-                let (data_type, current) = (field.data_type(), &column.arrow_type);
+                let (data_type, current) = (field.data_type(), &exported.arrow_type);
                 return refuse(format!(
                     "it has column {name:?} as {data_type}, and the table has {current}"
                 ));
@@ -71,9 +72,9 @@ pub(super) async fn check_file(
 /// Whether readers give values of this type as those of the column.
 fn fits(stored: &ExportType, column: &DeltaColumn, allows_narrower: bool) -> bool {
     let text = stored.to_string();
-    if text == column.data_type.to_string() {
+    if text == column.exported.data_type.to_string() {
         return true;
     }
     let is_known = column.narrower.iter().any(|known| known.is(&text));
-    is_known && allows_narrower && can_widen(stored, &column.data_type)
+    is_known && allows_narrower && can_widen(stored, &column.exported.data_type)
 }

@@ -1,11 +1,13 @@
 //! The objects of a Delta log: listed, created, and removed.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use object_store::{GetOptions, GetRange, PutMode, PutResult};
 use serde_json::{Value, json};
 
-use super::actions::{ExportState, read_commit_state};
+use super::actions::{DeltaExportState, read_commit_state};
 use super::checkpoint::read_state;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::open;
@@ -15,7 +17,7 @@ use crate::table::Table;
 use crate::table::format::TableManifest;
 
 /// The folder of the log, relative to the table.
-const FOLDER: &str = "_delta_log";
+pub(super) const FOLDER: &str = "_delta_log";
 const LAST_CHECKPOINT: &str = "_delta_log/_last_checkpoint";
 /// The first line of a file of the log is shorter.
 const FIRST_LINE_BYTES: u64 = 1 << 20;
@@ -32,6 +34,8 @@ pub(super) struct Log {
     checkpoints: Vec<u64>,
     /// The times at which the objects of versions were last written.
     written: Vec<(u64, DateTime<Utc>)>,
+    /// The ETags of the objects, by path relative to the table.
+    e_tags: HashMap<String, String>,
 }
 
 impl Log {
@@ -50,6 +54,8 @@ impl Log {
                 continue;
             };
             log.written.push((version, object.last_modified));
+            let path = format!("{FOLDER}/{name}");
+            log.e_tags.extend(object.e_tag.map(|e_tag| (path, e_tag)));
         }
         log.commits.sort_unstable();
         log.checkpoints.sort_unstable();
@@ -58,7 +64,7 @@ impl Log {
 
     /// What the newest export says, which may be of another table that was here before; None without an export. Refuses
     /// a log that another system wrote.
-    pub(super) async fn last_state(&self, table: &Table) -> Result<Option<ExportState>> {
+    pub(super) async fn last_state(&self, table: &Table) -> Result<Option<DeltaExportState>> {
         let Some((version, _)) = self.commits.last() else {
             return Ok(None);
         };
@@ -165,7 +171,7 @@ pub(super) async fn is_sound(table: &Table, version: u64) -> Result<bool> {
 }
 
 /// The state that an export wrote with a version.
-async fn read_commit(table: &Table, version: u64) -> Result<Option<ExportState>> {
+async fn read_commit(table: &Table, version: u64) -> Result<Option<DeltaExportState>> {
     let path = table.path(&commit(version));
     let options = GetOptions::new().with_range(Some(GetRange::Bounded(0..FIRST_LINE_BYTES)));
     let (bytes, _) = table.store().get(&path, options).await?;
@@ -176,8 +182,8 @@ async fn read_commit(table: &Table, version: u64) -> Result<Option<ExportState>>
 fn check_commit(
     table: &Table,
     manifest: &TableManifest,
-    state: Option<ExportState>,
-) -> Result<ExportState> {
+    state: Option<DeltaExportState>,
+) -> Result<DeltaExportState> {
     let state = state.ok_or_else(|| foreign_error(table, manifest.version))?;
     if state.commit_id != manifest.commit_id {
         return Err(other_table_error(table, manifest.version));
@@ -207,8 +213,8 @@ pub(super) async fn create_commit(
     table: &Table,
     manifest: &TableManifest,
     bytes: Bytes,
-    state: ExportState,
-) -> Result<ExportState> {
+    state: DeltaExportState,
+) -> Result<DeltaExportState> {
     let path = table.path(&commit(manifest.version));
     match table.store().create(&path, bytes).await {
         Ok(_) => Ok(state),
@@ -235,7 +241,7 @@ pub(super) async fn place_checkpoint(
     table: &Table,
     version: u64,
     bytes: &Bytes,
-    state: &ExportState,
+    state: &DeltaExportState,
     stays: Match,
 ) -> Result<()> {
     let store = table.store();
@@ -273,7 +279,7 @@ async fn replace_checkpoint(table: &Table, version: u64, bytes: &Bytes) -> Resul
 }
 
 /// The state of the export that wrote a checkpoint; `None` if it is missing or another system wrote it.
-async fn read_checkpoint(table: &Table, version: u64) -> Result<Option<ExportState>> {
+async fn read_checkpoint(table: &Table, version: u64) -> Result<Option<DeltaExportState>> {
     let path = table.path(&checkpoint(version));
     match open(table.store(), &path, TAIL_BYTES).await {
         Ok(part) => Ok(read_state(part.file.metadata())),
@@ -310,9 +316,11 @@ pub(super) async fn check_hint(table: &Table, log: &Log) -> Result<()> {
 }
 
 /// Removes a log that exports of this library wrote. The newest version goes first: until the end readers find an older
-/// one.
+/// one. The names recur in the log that comes after it, so a request that is late removes only what was listed.
 pub(super) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
+    // A store that is probed first is probed beside the log.
+    store.condition_support(table.root()).await?;
     for _ in 0..MAX_ROUNDS {
         let log = Log::list(table).await?;
         if log.is_empty() {
@@ -325,7 +333,8 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
         }
         store.delete(&table.path(LAST_CHECKPOINT)).await?;
         for path in log.objects_below(u64::MAX).iter().rev() {
-            store.delete(&table.path(path)).await?;
+            let e_tag = log.e_tags.get(path).map(String::as_str);
+            store.delete_unchanged(&table.path(path), e_tag).await?;
         }
     }
     let message =

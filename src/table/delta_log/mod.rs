@@ -11,8 +11,8 @@ mod checkpoint;
 mod export;
 mod exporter;
 mod file_check;
-mod head;
 mod log_files;
+mod protocol;
 mod prune;
 mod rebuild;
 mod schema;
@@ -26,3 +26,6 @@ pub use self::export::{DeltaExport, DeltaOptions, export_delta};
 pub(super) use self::prune::prune;
 pub(super) use self::schema::check_columns;
 pub(super) use self::upkeep::{export_again, is_exported, remove_exported};
+
+/// The folders of a log and of its deletion vectors, relative to the table.
+pub(super) const FOLDERS: [&str; 2] = [log_files::FOLDER, vectors::FOLDER];

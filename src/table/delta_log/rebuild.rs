@@ -6,7 +6,7 @@ use super::exporter::Exporter;
 use super::log_files::{self, Log};
 use crate::error::{Error, Result};
 use crate::table::Table;
-use crate::table::export::{Version, is_of_table};
+use crate::table::export::{LoadedVersion, is_of_table};
 use crate::table::format::TableManifest;
 
 /// Removes the log, unless the newest version cannot be exported. Returns the columns to leave out: those that were given,
@@ -33,7 +33,7 @@ pub(super) async fn remove_log(
             }
         }
     };
-    let version = Version::load(table, Arc::clone(newest)).await?;
+    let version = LoadedVersion::load(table, Arc::clone(newest)).await?;
     let mut exporter = Exporter::new(table, newest, left_out.clone());
     exporter.check(&version).await?;
     log_files::remove(table).await?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::types::{self, can_widen, new_type};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
-use crate::table::export::{ExportType, first_ambiguous};
+use crate::table::export::{ExportColumn, ExportType, export_columns};
 use crate::table::format::{ColumnSchema, TableManifest};
 
 /// Features of the protocol; see "Table Features" there.
@@ -26,17 +26,10 @@ pub(super) struct DeltaSchema {
     last_id: u32,
 }
 
-/// An exported column.
+/// An exported column with its history.
 #[derive(Debug)]
 pub(super) struct DeltaColumn {
-    pub(super) id: u32,
-    pub(super) name: String,
-    /// The name in data files.
-    pub(super) stored: String,
-    /// The type in the table.
-    pub(super) arrow_type: DataType,
-    pub(super) data_type: ExportType,
-    nullable: bool,
+    pub(super) exported: ExportColumn,
     /// The other types that it had, oldest first.
     pub(super) narrower: Vec<Narrower>,
 }
@@ -67,54 +60,34 @@ impl DeltaSchema {
         columns: &TableColumns,
         left_out: &[u32],
     ) -> Result<Self> {
-        let fields = columns.fields_with_ids();
-        let mut exported = Vec::new();
-        for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
-            if left_out.contains(&entry.id) {
-                continue;
-            }
-            let data_type = new_type(field);
-            let data_type = data_type.map_err(|reason| {
-                let message = format!(
-                    "column {:?} of type {} cannot be exported to Delta: {reason}; name it in leave_out to leave it out",
-                    entry.name, entry.data_type,
-                );
-                Error::invalid(message)
-            })?;
-            exported.push(DeltaColumn {
-                id: entry.id,
-                name: entry.name.clone(),
-                stored: entry.stored_name().to_owned(),
-                arrow_type: field.data_type().clone(),
-                narrower: narrower_types(entry, &data_type),
-                data_type,
-                nullable: field.is_nullable(),
-            });
-        }
+        let exported = export_columns("Delta", manifest, columns, left_out, new_type)?;
         if exported.is_empty() {
             return Err(Error::invalid("no column is left to export"));
         }
-        if exported.iter().any(|column| column.stored.is_empty()) {
+        if exported.iter().any(|(column, _)| column.stored.is_empty()) {
             let message =
                 "a column without a name cannot be exported to Delta: name it in leave_out";
             return Err(Error::invalid(message));
         }
-        if let Some(name) = first_ambiguous(exported.iter().map(|column| column.name.as_str())) {
-            let message = format!(
-                "the names of two columns differ only in case from {name:?}, which Delta does not tell apart: rename one"
-            );
-            return Err(Error::invalid(message));
-        }
+        let columns = exported.into_iter().map(|(exported, entry)| DeltaColumn {
+            narrower: narrower_types(entry, &exported.data_type),
+            exported,
+        });
         Ok(Self {
-            columns: exported,
+            columns: columns.collect(),
             last_id: manifest.schema.last_id,
         })
+    }
+
+    /// The columns without their history.
+    pub(super) fn exported_columns(&self) -> impl Iterator<Item = &ExportColumn> {
+        self.columns.iter().map(|column| &column.exported)
     }
 
     /// What readers must know of the columns, whatever the files have.
     pub(super) fn features(&self) -> BTreeSet<&'static str> {
         let mut features = BTreeSet::new();
-        for column in &self.columns {
+        for column in self.exported_columns() {
             if column.name != column.stored {
                 features.insert(COLUMN_MAPPING);
             }
@@ -133,12 +106,13 @@ impl DeltaSchema {
         let by_name = features.contains(COLUMN_MAPPING);
         let allows_narrower = features.contains(TYPE_WIDENING);
         let fields = self.columns.iter().map(|column| {
+            let exported = &column.exported;
             let mut metadata = if by_name {
-                types::mapping(i64::from(column.id), &column.stored)
+                types::mapping(i64::from(exported.id), &exported.stored)
             } else {
                 json!({})
             };
-            if let DataType::Duration(unit) = &column.arrow_type {
+            if let DataType::Duration(unit) = &exported.arrow_type {
                 metadata["comment"] = format!("a duration in units of {unit:?}").into();
             }
             let type_changes = column.type_changes();
@@ -146,9 +120,9 @@ impl DeltaSchema {
                 metadata["delta.typeChanges"] = type_changes;
             }
             json!({
-                "name": column.name,
-                "type": types::to_json(&column.data_type, by_name),
-                "nullable": column.nullable,
+                "name": exported.name,
+                "type": types::to_json(&exported.data_type, by_name),
+                "nullable": exported.nullable,
                 "metadata": metadata,
             })
         });
@@ -170,7 +144,7 @@ impl DeltaColumn {
             .iter()
             .filter(|narrower| narrower.can_become(self));
         let types = known.filter_map(|narrower| narrower.data_type.as_ref());
-        let next = types.clone().skip(1).chain([&self.data_type]);
+        let next = types.clone().skip(1).chain([&self.exported.data_type]);
         let changes = types
             .zip(next)
             .map(|(from, to)| json!({"fromType": from.to_string(), "toType": to.to_string()}));
@@ -182,7 +156,7 @@ impl Narrower {
     /// Whether readers give values of the type as those of the column.
     pub(super) fn can_become(&self, column: &DeltaColumn) -> bool {
         let data_type = self.data_type.as_ref();
-        data_type.is_some_and(|data_type| can_widen(data_type, &column.data_type))
+        data_type.is_some_and(|data_type| can_widen(data_type, &column.exported.data_type))
     }
 
     /// Whether it is the type that is written so.

@@ -12,13 +12,14 @@ use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, Datelike};
 use serde_json::Value;
 
-use super::schema::{DeltaColumn, DeltaSchema};
+use super::schema::DeltaSchema;
 use crate::files::DataFile;
 use crate::files::expr::from_json;
+use crate::table::export::ExportColumn;
 
 /// The statistics of a file. With deleted rows the bounds may be wider than those of the other rows.
 pub(super) fn statistics(file: &DataFile, schema: &DeltaSchema, has_deleted_rows: bool) -> String {
-    let columns = || schema.columns.iter();
+    let columns = || schema.exported_columns();
     let bounds = |is_max: bool| {
         let values = if is_max { &file.max } else { &file.min };
         to_object(columns().filter_map(move |column| {
@@ -46,7 +47,7 @@ pub(super) fn statistics(file: &DataFile, schema: &DeltaSchema, has_deleted_rows
 }
 
 /// A JSON object of values that are JSON already: decimals are numbers with all their digits.
-fn to_object<'a>(members: impl Iterator<Item = (&'a DeltaColumn, String)>) -> String {
+fn to_object<'a>(members: impl Iterator<Item = (&'a ExportColumn, String)>) -> String {
     let mut text = String::from("{");
     for (column, value) in members {
         let comma = if text.len() > 1 { "," } else { "" };

@@ -3,9 +3,9 @@
 use super::export::{DeltaOptions, export_delta};
 use super::log_files::{self, Log};
 use super::vectors;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::table::Table;
-use crate::table::export::is_of_table;
+use crate::table::export::{ExportOwner, find_owner};
 use crate::table::format::TableManifest;
 
 /// Whether there is an export to be kept up to date.
@@ -28,18 +28,13 @@ pub(in crate::table) async fn remove_exported(
     table: &Table,
     newest: &TableManifest,
 ) -> Result<Vec<String>> {
-    let log = Log::list(table).await?;
-    let last = match log.last_state(table).await {
-        // It is not ours to remove.
-        Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(Vec::new()),
-        last => last?,
-    };
-    if let Some(last) = last {
-        if is_of_table(table, newest, last.version, &last.commit_id).await? != Some(true) {
-            // Nor are the vectors that it names.
-            return Ok(Vec::new());
-        }
-        log_files::remove(table).await?;
+    let state = Log::list(table).await?.last_state(table).await;
+    let last = state.map(|last| last.map(|last| (last.version, last.commit_id)));
+    match find_owner(table, newest, last).await? {
+        ExportOwner::Nobody => {}
+        ExportOwner::Table => log_files::remove(table).await?,
+        // Nor are the vectors that it names ours to remove.
+        ExportOwner::Other => return Ok(Vec::new()),
     }
     // Those of a table that is created meanwhile are not among them.
     vectors::list_objects(table).await

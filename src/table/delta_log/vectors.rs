@@ -14,7 +14,7 @@ use crate::table::export::{DeletionKey, deleted_positions, to_uuid};
 use crate::table::snapshot_reader::SnapshotReader;
 
 /// The folder of deletion vectors, relative to the table: no engine's VACUUM lists it.
-const FOLDER: &str = "_dv";
+pub(super) const FOLDER: &str = "_dv";
 /// A longer vector is an object of its own.
 const MAX_INLINE_BYTES: usize = 512;
 /// What begins the rows of a vector.

@@ -7,13 +7,13 @@ use super::schema::{DELETION_VECTORS, DeltaSchema, TYPE_WIDENING};
 use super::statistics::statistics;
 use crate::error::{Error, Result};
 use crate::files::DataFile;
-use crate::table::export::{Version, encode_path};
+use crate::table::export::{LoadedVersion, encode_path};
 use crate::table::names;
 use crate::table::snapshot_file::SnapshotFile;
 
 /// The differences of the files of two versions, by their positions in these.
 #[derive(Debug, Default)]
-pub(super) struct FileChanges {
+pub(super) struct LogFileChanges {
     pub(super) removed: Vec<usize>,
     pub(super) added: Vec<usize>,
     /// Files of both versions that may have other rows, in the older and in the newer one.
@@ -22,7 +22,7 @@ pub(super) struct FileChanges {
     pub(super) replaced: Vec<usize>,
 }
 
-impl Version {
+impl LoadedVersion {
     /// What readers must know of the version.
     pub(super) fn features(&self, schema: &DeltaSchema) -> Result<BTreeSet<&'static str>> {
         let mut features = schema.features();
@@ -41,7 +41,7 @@ impl Version {
                     let message = format!(
                         "column {:?} was widened from {}, and readers of Delta cannot read files from before as {}: \
                          rewrite the table by `optimize.sort`, or name the column in leave_out",
-                        column.name, narrower.name, column.arrow_type
+                        column.exported.name, narrower.name, column.exported.arrow_type
                     );
                     return Err(Error::invalid(message));
                 }
@@ -57,8 +57,8 @@ impl Version {
     }
 
     /// How the files differ from those of an older version.
-    pub(super) fn changes_since(&self, older: Option<&Self>) -> FileChanges {
-        let mut changes = FileChanges::default();
+    pub(super) fn changes_since(&self, older: Option<&Self>) -> LogFileChanges {
+        let mut changes = LogFileChanges::default();
         let old_files = older.map_or(&[][..], |older| &older.files);
         let numbered = old_files.iter().enumerate();
         let mut removed: HashMap<&str, usize> =

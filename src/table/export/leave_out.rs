@@ -1,4 +1,4 @@
-//! The columns and the identity of an export.
+//! What an export keeps from one version to the next: the columns that it leaves out, and its identity.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::table::format::TableManifest;
 
 /// The columns that an export leaves out after another one: those of that one, and of those that are new
 /// since then, which have ids above `last_id`, any.
-pub(in crate::table) fn left_out_after(
+pub(in crate::table) fn keep_left_out(
     newest: &TableManifest,
     last: &[u32],
     last_id: u32,
@@ -32,7 +32,7 @@ pub(in crate::table) fn left_out_after(
 }
 
 /// The manifest that gives an export its identity: that of the first version, if it is still there.
-pub(in crate::table) async fn identity(
+pub(in crate::table) async fn read_identity(
     table: &Table,
     newest: &Arc<TableManifest>,
 ) -> Result<Arc<TableManifest>> {
@@ -43,7 +43,10 @@ pub(in crate::table) async fn identity(
 }
 
 /// The ids of columns, sorted; without those that were dropped.
-pub(in crate::table) fn resolve(manifest: &TableManifest, names: &[String]) -> Result<Vec<u32>> {
+pub(in crate::table) fn resolve_leave_out(
+    manifest: &TableManifest,
+    names: &[String],
+) -> Result<Vec<u32>> {
     let columns = TableColumns::from_manifest(manifest)?;
     let is_dropped = |name: &String| {
         let is_there = manifest.schema.columns.iter().any(|c| c.name == *name);

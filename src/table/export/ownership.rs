@@ -1,6 +1,6 @@
 //! Whether an export is of the table in whose folder it is.
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::table::Table;
 use crate::table::format::TableManifest;
 use crate::versions::CommitId;
@@ -21,4 +21,34 @@ pub(in crate::table) async fn is_of_table(
     }
     let is_equal = commit_id.map(|commit_id| commit_id == *exported);
     Ok(is_equal.or((version > newest.version).then_some(false)))
+}
+
+/// Whose export is in the folder of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::table) enum ExportOwner {
+    /// There is no export.
+    Nobody,
+    /// This table.
+    Table,
+    /// Another system, or another table that was here before; or that is not known. It is not ours to remove.
+    Other,
+}
+
+/// Whose an export is; `last` are the version and the commit of the newest exported version, as they were read.
+pub(in crate::table) async fn find_owner(
+    table: &Table,
+    newest: &TableManifest,
+    last: Result<Option<(u64, CommitId)>>,
+) -> Result<ExportOwner> {
+    let last = match last {
+        Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(ExportOwner::Other),
+        last => last?,
+    };
+    let Some((version, commit_id)) = last else {
+        return Ok(ExportOwner::Nobody);
+    };
+    match is_of_table(table, newest, version, &commit_id).await? {
+        Some(true) => Ok(ExportOwner::Table),
+        _ => Ok(ExportOwner::Other),
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use arrow_schema::{DataType, Field, Fields};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
-use super::first_ambiguous;
+use super::leave_out::first_ambiguous;
 
 /// The most digits of a decimal of Delta and of Iceberg.
 const MAX_DIGITS: u8 = 38;

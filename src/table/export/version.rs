@@ -14,7 +14,7 @@ use crate::table::snapshot_reader::SnapshotReader;
 use crate::table::targets::FileIndex;
 
 /// A version of a table with its data files.
-pub(in crate::table) struct Version {
+pub(in crate::table) struct LoadedVersion {
     pub(in crate::table) manifest: Arc<TableManifest>,
     pub(in crate::table) columns: TableColumns,
     pub(in crate::table) files: Vec<SnapshotFile>,
@@ -22,7 +22,7 @@ pub(in crate::table) struct Version {
     pub(in crate::table) deletion_keys: HashMap<String, DeletionKey>,
 }
 
-impl Version {
+impl LoadedVersion {
     /// Reads the lists of files.
     pub(in crate::table) async fn load(
         table: &Table,

@@ -21,11 +21,11 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// Encodes values, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct Encoder {
+pub(super) struct AvroEncoder {
     bytes: Vec<u8>,
 }
 
-impl Encoder {
+impl AvroEncoder {
     pub(super) fn long(&mut self, value: i64) {
         let mut rest = ((value << 1) ^ (value >> 63)).cast_unsigned();
         while rest >= 0x80 {
@@ -69,11 +69,11 @@ impl Encoder {
 
 /// Decodes values; `None` if the bytes are not those of such a value.
 #[derive(Debug)]
-pub(super) struct Decoder<'a> {
+pub(super) struct AvroDecoder<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> AvroDecoder<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -138,9 +138,9 @@ impl<'a> Decoder<'a> {
 pub(super) fn write<T>(
     metadata: &[(&str, String)],
     items: &[T],
-    mut encode: impl FnMut(&mut Encoder, &T),
+    mut encode: impl FnMut(&mut AvroEncoder, &T),
 ) -> Bytes {
-    let mut file = Encoder {
+    let mut file = AvroEncoder {
         bytes: MAGIC.to_vec(),
     };
     let codec = [("avro.codec", "deflate".to_owned())];
@@ -152,7 +152,7 @@ pub(super) fn write<T>(
     let digest = Sha3::digest(&file.bytes);
     let sync = &digest[..SYNC_BYTES];
     file.bytes.extend_from_slice(sync);
-    let (mut block, mut count) = (Encoder::default(), 0);
+    let (mut block, mut count) = (AvroEncoder::default(), 0);
     for (at, item) in items.iter().enumerate() {
         encode(&mut block, item);
         count += 1;
@@ -160,7 +160,7 @@ pub(super) fn write<T>(
             file.long(count);
             file.bytes(&deflate(&block.bytes));
             file.bytes.extend_from_slice(sync);
-            (block, count) = (Encoder::default(), 0);
+            (block, count) = (AvroEncoder::default(), 0);
         }
     }
     file.bytes.into()
@@ -169,9 +169,9 @@ pub(super) fn write<T>(
 /// The metadata of a file and its values.
 pub(super) fn read<T>(
     bytes: &[u8],
-    mut decode: impl FnMut(&mut Decoder<'_>) -> Option<T>,
+    mut decode: impl FnMut(&mut AvroDecoder<'_>) -> Option<T>,
 ) -> Option<(BTreeMap<String, String>, Vec<T>)> {
-    let mut file = Decoder::new(bytes.strip_prefix(MAGIC)?);
+    let mut file = AvroDecoder::new(bytes.strip_prefix(MAGIC)?);
     let metadata = file.array(|file| Some((file.text()?, file.text()?)))?;
     let metadata: BTreeMap<String, String> = metadata.into_iter().collect();
     if metadata.get("avro.codec").map(String::as_str) != Some("deflate") {
@@ -184,7 +184,7 @@ pub(super) fn read<T>(
         let count = file.count()?;
         let block = inflate(file.bytes()?, remaining)?;
         remaining = remaining.checked_sub(block.len() as u64)?;
-        let mut values = Decoder::new(&block);
+        let mut values = AvroDecoder::new(&block);
         for _ in 0..count {
             items.push(decode(&mut values)?);
         }
@@ -223,14 +223,14 @@ mod tests {
             (-64, &[0x7f]),
             (64, &[0x80, 1]),
         ] {
-            let mut encoder = Encoder::default();
+            let mut encoder = AvroEncoder::default();
             encoder.long(number);
             assert_eq!(encoder.bytes, bytes, "{number}");
         }
         for number in [i64::MIN, i64::MAX, -65, 300] {
-            let mut encoder = Encoder::default();
+            let mut encoder = AvroEncoder::default();
             encoder.long(number);
-            assert_eq!(Decoder::new(&encoder.bytes).long(), Some(number));
+            assert_eq!(AvroDecoder::new(&encoder.bytes).long(), Some(number));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::files::expr::from_json;
 
 /// The statistics of a data file, by field id.
 #[derive(Debug, Default)]
-pub(super) struct Statistics {
+pub(super) struct IcebergStatistics {
     pub(super) value_counts: Vec<(u32, u64)>,
     pub(super) null_counts: Vec<(u32, u64)>,
     pub(super) lower: Vec<(u32, Vec<u8>)>,
@@ -29,8 +29,8 @@ pub(super) struct Statistics {
 /// column whose nulls are not known has one, without a number of values, from which readers would count; and there are no
 /// bounds if that cannot be (a file of one row: its column may have no other value) or if a column is nested (polars cannot read
 /// numbers of nulls of these).
-pub(super) fn statistics(file: &DataFile, schema: &IcebergSchema) -> Statistics {
-    let mut statistics = Statistics::default();
+pub(super) fn statistics(file: &DataFile, schema: &IcebergSchema) -> IcebergStatistics {
+    let mut statistics = IcebergStatistics::default();
     let is_flat = schema.columns.iter().all(|c| c.data_type.is_primitive());
     let mut can_have_bounds = is_flat;
     for column in &schema.columns {

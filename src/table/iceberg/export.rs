@@ -6,14 +6,15 @@ use serde_json::{Value, json};
 
 use super::folder::{self, FOLDER, Listing};
 use super::manifests::{Content, ListedManifest};
-use super::metadata::{self, ExportState, MAX_SNAPSHOTS, Metadata, Snapshot};
+use super::metadata::{self, IcebergExportState, IcebergMetadata, IcebergSnapshot, MAX_SNAPSHOTS};
 use super::schema::IcebergSchema;
 use super::snapshot_writer::{Previous, SnapshotWriter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::progress;
 use crate::table::Table;
 use crate::table::export::{
-    Version, identity, is_of_table, left_out_after, needs_encoding, resolve, to_uuid,
+    LoadedVersion, is_of_table, keep_left_out, needs_encoding, read_identity, resolve_leave_out,
+    to_uuid,
 };
 use crate::table::format::TableManifest;
 use crate::table::snapshot_file::SnapshotFile;
@@ -84,7 +85,7 @@ async fn remove_metadata(table: &Table, options: &mut IcebergOptions) -> Result<
     let newest = table.newest().await?.manifest;
     let last = Listing::list(table).await?.last(table).await?;
     let left_out = match (&options.leave_out, &last) {
-        (Some(names), _) => resolve(&newest, names)?,
+        (Some(names), _) => resolve_leave_out(&newest, names)?,
         (None, None) => Vec::new(),
         (None, Some((_, state))) => {
             match is_of_table(table, &newest, state.version, &state.commit_id).await? {
@@ -99,7 +100,7 @@ async fn remove_metadata(table: &Table, options: &mut IcebergOptions) -> Result<
         }
     };
     let location = resolve_location(options.location.as_ref(), None)?;
-    let version = Version::load(table, Arc::clone(&newest)).await?;
+    let version = LoadedVersion::load(table, Arc::clone(&newest)).await?;
     let plan = Plan::new(&version, left_out.clone(), location, None, 0)?;
     let mut writer = plan.writer(table, false);
     writer.write(&version, &Previous::default()).await?;
@@ -126,12 +127,12 @@ async fn try_export(table: &Table, options: &IcebergOptions) -> Result<Option<Ic
     }
     let asked = match &options.leave_out {
         None => None,
-        Some(names) => Some(resolve(&newest, names)?),
+        Some(names) => Some(resolve_leave_out(&newest, names)?),
     };
     let left_out = match &last {
         None => asked.unwrap_or_default(),
         Some((_, state)) => {
-            left_out_after(&newest, &state.left_out, state.last_id, asked.as_deref())?
+            keep_left_out(&newest, &state.left_out, state.last_id, asked.as_deref())?
         }
     };
     let location = resolve_location(options.location.as_ref(), last.as_ref())?;
@@ -140,7 +141,7 @@ async fn try_export(table: &Table, options: &IcebergOptions) -> Result<Option<Ic
         // Another export may have seen a newer version.
         Some((last, state)) if state.version >= newest.version => (last, state.version),
         last => {
-            let version = Version::load(table, Arc::clone(&newest)).await?;
+            let version = LoadedVersion::load(table, Arc::clone(&newest)).await?;
             let new_epoch = table.store().clock().new_id();
             let plan = Plan::new(&version, left_out, location, last.as_ref(), new_epoch)?;
             let last = last.map(|(metadata, _)| metadata);
@@ -201,7 +202,7 @@ pub fn check_iceberg_location(location: &str) -> Result<()> {
 /// A location without a slash at its end, and whether it is that of the store.
 fn resolve_location(
     asked: Option<&Location>,
-    last: Option<&(Metadata, ExportState)>,
+    last: Option<&(IcebergMetadata, IcebergExportState)>,
 ) -> Result<(String, bool)> {
     let (location, is_default) = match (asked, last) {
         (None | Some(Location::OfFirst(_)), Some((last, state))) => {
@@ -233,15 +234,15 @@ struct Plan {
     schema_json: Value,
     schemas: Vec<Value>,
     location: String,
-    state: ExportState,
+    state: IcebergExportState,
 }
 
 impl Plan {
     fn new(
-        version: &Version,
+        version: &LoadedVersion,
         left_out: Vec<u32>,
         (location, is_default_location): (String, bool),
-        last: Option<&(Metadata, ExportState)>,
+        last: Option<&(IcebergMetadata, IcebergExportState)>,
         new_epoch: u128,
     ) -> Result<Self> {
         let epoch = last.map_or_else(|| format!("{new_epoch:032x}"), |(_, s)| s.epoch.clone());
@@ -275,7 +276,7 @@ impl Plan {
             schema_json,
             schemas,
             location,
-            state: ExportState {
+            state: IcebergExportState {
                 version: manifest.version,
                 commit_id: manifest.commit_id.clone(),
                 left_out,
@@ -296,10 +297,10 @@ impl Plan {
 /// Writes a version: manifests, their list, and the metadata. Returns the metadata and the bytes that were written.
 async fn write(
     table: &Table,
-    version: &Version,
+    version: &LoadedVersion,
     plan: &Plan,
-    last: Option<Metadata>,
-) -> Result<(Metadata, u64)> {
+    last: Option<IcebergMetadata>,
+) -> Result<(IcebergMetadata, u64)> {
     let manifest = &version.manifest;
     let previous = match &last {
         Some(last) => Previous::load(table, last).await?,
@@ -323,7 +324,7 @@ async fn write(
             deletes.iter().map(|m| m.rows).sum(),
         ),
     ];
-    snapshots.push(Snapshot {
+    snapshots.push(IcebergSnapshot {
         id: snapshot_id,
         parent_snapshot_id: parent,
         sequence_number: manifest.version,
@@ -334,7 +335,7 @@ async fn write(
     });
     let table_uuid = match &last {
         Some(last) => last.table_uuid.clone(),
-        None => to_uuid(identity(table, manifest).await?.commit_id.as_str()),
+        None => to_uuid(read_identity(table, manifest).await?.commit_id.as_str()),
     };
     let metadata = build(version, plan, last.as_ref(), snapshots, table_uuid);
     let metadata_bytes = metadata.to_bytes().len() as u64;
@@ -354,13 +355,17 @@ async fn write(
 }
 
 /// The snapshots of the last export that the version still has.
-fn earlier_snapshots(manifest: &TableManifest, last: Option<&Metadata>) -> Vec<Snapshot> {
+fn earlier_snapshots(
+    manifest: &TableManifest,
+    last: Option<&IcebergMetadata>,
+) -> Vec<IcebergSnapshot> {
     let snapshots = last.iter().flat_map(|last| last.snapshots.clone());
     let retained = snapshots.filter(|snapshot| manifest.retains(snapshot.version()));
-    let retained: Vec<Snapshot> = retained.collect();
+    let retained: Vec<IcebergSnapshot> = retained.collect();
     // With the one of this version.
     let surplus = (retained.len() + 1).saturating_sub(MAX_SNAPSHOTS);
-    let is_tagged = |snapshot: &Snapshot| manifest.tags.values().any(|v| *v == snapshot.version());
+    let is_tagged =
+        |snapshot: &IcebergSnapshot| manifest.tags.values().any(|v| *v == snapshot.version());
     let numbered = retained.into_iter().enumerate();
     numbered
         .filter(|(at, snapshot)| *at >= surplus || is_tagged(snapshot))
@@ -369,12 +374,12 @@ fn earlier_snapshots(manifest: &TableManifest, last: Option<&Metadata>) -> Vec<S
 }
 
 fn build(
-    version: &Version,
+    version: &LoadedVersion,
     plan: &Plan,
-    last: Option<&Metadata>,
-    snapshots: Vec<Snapshot>,
+    last: Option<&IcebergMetadata>,
+    snapshots: Vec<IcebergSnapshot>,
     table_uuid: String,
-) -> Metadata {
+) -> IcebergMetadata {
     let manifest = &version.manifest;
     let older = snapshots.split_last().map_or(&[][..], |(_, older)| older);
     let earlier = older.iter().map(|snapshot| {
@@ -388,12 +393,12 @@ fn build(
         .iter()
         .map(|s| json!({"snapshot-id": s.id, "timestamp-ms": s.timestamp_ms}));
     // Names of files without ids; of columns that were dropped, too, for the snapshots that have them.
-    let mut mapping = last.map(Metadata::name_mapping).unwrap_or_default();
+    let mut mapping = last.map(IcebergMetadata::name_mapping).unwrap_or_default();
     let has_names = |listed: &SnapshotFile| listed.file.columns.is_some();
     if !mapping.is_empty() || version.files.iter().any(has_names) {
         plan.schema.extend_mapping(&mut mapping);
     }
-    Metadata {
+    IcebergMetadata {
         format_version: 2,
         table_uuid,
         location: plan.location.clone(),

@@ -5,12 +5,12 @@ use arrow_schema::Field;
 use parquet::basic::{ConvertedType, LogicalType};
 use parquet::schema::types::Type;
 
-use super::schema::{IcebergColumn, IcebergSchema};
+use super::schema::IcebergSchema;
 use super::types::{can_promote, new_type};
 use crate::error::{Error, Result};
-use crate::files::{DataFile, OpenPart, field_indices_by_id, field_indices_by_name};
+use crate::files::{DataFile, OpenPart, field_id, field_indices_by_id, field_indices_by_name};
 use crate::parquet::written_schema::parquet_fields;
-use crate::table::export::{ExportType, needs_encoding};
+use crate::table::export::{ExportColumn, ExportType, needs_encoding};
 use crate::table::snapshot_reader::SnapshotReader;
 
 /// Reads a file's footer and refuses the file if a reader of Iceberg would read other values than this library.
@@ -80,7 +80,7 @@ fn check_columns(
 /// Refuses a column of a file, which has field ids or none, that is not read as the column of the table.
 fn check_column(
     field: &Field,
-    column: &IcebergColumn,
+    column: &ExportColumn,
     has_ids: bool,
     has_own_ids: bool,
 ) -> Result<(), String> {
@@ -107,25 +107,20 @@ fn check_column(
 }
 
 /// Whether readers give values of this type as those of the column.
-fn fits(stored: &ExportType, column: &IcebergColumn) -> bool {
+fn fits(stored: &ExportType, column: &ExportColumn) -> bool {
     stored.to_string() == column.data_type.to_string() || can_promote(stored, &column.data_type)
 }
 
-fn are_of(ids: &[Option<i32>], column: &IcebergColumn) -> bool {
+fn are_of(ids: &[Option<i32>], column: &ExportColumn) -> bool {
     let ids = ids
         .iter()
         .map(|id| id.and_then(|id| u32::try_from(id).ok()));
     ids.eq(column.nested_ids.iter().map(|id| Some(*id)))
 }
 
-fn id_of(field: &Type) -> Option<i32> {
-    let info = field.get_basic_info();
-    info.has_id().then(|| info.id())
-}
-
 fn has_any_id(field: &Type) -> bool {
     let is_within = || field.get_fields().iter().any(|field| has_any_id(field));
-    id_of(field).is_some() || (field.is_group() && is_within())
+    field_id(field).is_some() || (field.is_group() && is_within())
 }
 
 /// The ids of the fields within a field, each before those within it. Lists and maps have a group between them and their
@@ -145,7 +140,7 @@ fn nested_ids(field: &Type) -> Vec<Option<i32>> {
     let mut ids = Vec::new();
     for inner in field.get_fields() {
         if !is_collection {
-            ids.push(id_of(inner));
+            ids.push(field_id(inner));
         }
         ids.extend(nested_ids(inner));
     }

@@ -1,12 +1,13 @@
 //! The folder of the metadata: listed, read, created, and removed.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use object_store::{GetOptions, ObjectMeta};
 
-use super::metadata::{ExportState, MAX_SNAPSHOTS, Metadata};
+use super::metadata::{IcebergExportState, IcebergMetadata, MAX_SNAPSHOTS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Condition;
 use crate::sync::hash::Sha3;
@@ -16,7 +17,7 @@ use crate::table::format::TableManifest;
 /// The folder, relative to the table.
 pub(super) const FOLDER: &str = "metadata";
 /// The folder of all that metadata name, relative to the table: not listed to find the newest.
-const OBJECTS: &str = "metadata/manifests";
+pub(super) const OBJECTS: &str = "metadata/manifests";
 const HINT_NAME: &str = "version-hint.text";
 const METADATA: &str = ".metadata.json";
 /// How often is tried what other exports undo.
@@ -30,6 +31,8 @@ pub(super) struct Listing {
     /// The name of metadata that no export gives.
     foreign: Option<String>,
     has_hint: bool,
+    /// The ETags of the objects by name.
+    e_tags: HashMap<String, String>,
 }
 
 impl Listing {
@@ -45,6 +48,8 @@ impl Listing {
                 None if name.contains(METADATA) => listing.foreign = Some(name.to_owned()),
                 None => {}
             }
+            let e_tag = object.e_tag.map(|e_tag| (name.to_owned(), e_tag));
+            listing.e_tags.extend(e_tag);
         }
         listing.versions.sort_unstable();
         Ok(listing)
@@ -52,7 +57,10 @@ impl Listing {
 
     /// The metadata of the newest export, which may be of another table that was here before; None without an export.
     /// Refuses metadata that another system wrote.
-    pub(super) async fn last(&self, table: &Table) -> Result<Option<(Metadata, ExportState)>> {
+    pub(super) async fn last(
+        &self,
+        table: &Table,
+    ) -> Result<Option<(IcebergMetadata, IcebergExportState)>> {
         if let Some(name) = &self.foreign {
             return Err(foreign_error(table, name));
         }
@@ -60,7 +68,7 @@ impl Listing {
             return Ok(None);
         };
         let bytes = read(table, *version).await?;
-        let last = Metadata::parse(&bytes).filter(|(_, state)| state.version == *version);
+        let last = IcebergMetadata::parse(&bytes).filter(|(_, state)| state.version == *version);
         last.ok_or_else(|| foreign_error(table, &name(*version)))
             .map(Some)
     }
@@ -73,7 +81,7 @@ impl Listing {
     /// Whether an export wrote any of the versions.
     async fn has_ours(&self, table: &Table) -> Result<bool> {
         for version in self.versions.iter().rev() {
-            if Metadata::parse(&read(table, *version).await?).is_some() {
+            if IcebergMetadata::parse(&read(table, *version).await?).is_some() {
                 return Ok(true);
             }
         }
@@ -82,6 +90,10 @@ impl Listing {
 
     fn is_empty(&self) -> bool {
         self.versions.is_empty() && !self.has_hint
+    }
+
+    fn e_tag(&self, name: &str) -> Option<&str> {
+        self.e_tags.get(name).map(String::as_str)
     }
 }
 
@@ -115,9 +127,9 @@ async fn read(table: &Table, version: u64) -> Result<Bytes> {
 }
 
 /// The metadata of a version; `None` if they have been removed, or another system wrote them.
-pub(super) async fn read_ours(table: &Table, version: u64) -> Result<Option<Metadata>> {
+pub(super) async fn read_ours(table: &Table, version: u64) -> Result<Option<IcebergMetadata>> {
     match read(table, version).await {
-        Ok(bytes) => Ok(Metadata::parse(&bytes).map(|(metadata, _)| metadata)),
+        Ok(bytes) => Ok(IcebergMetadata::parse(&bytes).map(|(metadata, _)| metadata)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
     }
@@ -143,8 +155,8 @@ fn foreign_error(table: &Table, name: &str) -> Error {
 pub(super) async fn create(
     table: &Table,
     manifest: &TableManifest,
-    metadata: &Metadata,
-) -> Result<Option<(Metadata, ExportState)>> {
+    metadata: &IcebergMetadata,
+) -> Result<Option<(IcebergMetadata, IcebergExportState)>> {
     let version = manifest.version;
     let path = table.path(&metadata_path(version));
     for _ in 0..MAX_ROUNDS {
@@ -157,7 +169,7 @@ pub(super) async fn create(
             Err(e) if e.kind() == ErrorKind::NotFound => continue,
             bytes => bytes?,
         };
-        let present = Metadata::parse(&bytes).filter(|(_, state)| state.version == version);
+        let present = IcebergMetadata::parse(&bytes).filter(|(_, state)| state.version == version);
         let (present, state) = present.ok_or_else(|| foreign_error(table, &name(version)))?;
         if state.commit_id != manifest.commit_id {
             return Err(other_table_error(table, version));
@@ -225,9 +237,11 @@ pub(super) async fn remove_expired(table: &Table, newest: &TableManifest) -> Res
 }
 
 /// Removes the metadata that exports of this library wrote: the newest version first, until the end readers find an
-/// older one.
+/// older one. The names recur in what is exported after it, so a request that is late removes only what was listed.
 pub(super) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
+    // A store that is probed first is probed beside the metadata.
+    store.condition_support(table.root()).await?;
     for _ in 0..MAX_ROUNDS {
         let listing = Listing::list(table).await?;
         if listing.is_empty() {
@@ -238,9 +252,12 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             last => drop(last?),
         }
-        store.delete(&table.path(&hint_path())).await?;
+        let (hint, e_tag) = (table.path(&hint_path()), listing.e_tag(HINT_NAME));
+        store.delete_unchanged(&hint, e_tag).await?;
         for version in listing.versions.iter().rev() {
-            store.delete(&table.path(&metadata_path(*version))).await?;
+            let path = table.path(&metadata_path(*version));
+            let e_tag = listing.e_tag(&name(*version));
+            store.delete_unchanged(&path, e_tag).await?;
         }
     }
     let message = "other exports write into the Iceberg metadata, which is being removed; stop them and try again";

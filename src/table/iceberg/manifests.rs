@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::avro::{self, Decoder, Encoder};
+use super::avro::{self, AvroDecoder, AvroEncoder};
 
 /// The kinds of a manifest, and of the files in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(super) fn encode_manifest(
     })
 }
 
-fn encode_entry(file: &mut Encoder, content: Content, entry: &Entry) {
+fn encode_entry(file: &mut AvroEncoder, content: Content, entry: &Entry) {
     // The status "existing", and the snapshot that added the file, which must be there. It may not be exported, and manifests
     // are not of one snapshot: so it is the version, which is the id of no snapshot. Then both sequence numbers.
     file.long(0);
@@ -123,7 +123,7 @@ fn encode_entry(file: &mut Encoder, content: Content, entry: &Entry) {
     }
 }
 
-fn encode_map<T>(file: &mut Encoder, map: &[(u32, T)], encode: impl Fn(&mut Encoder, &T)) {
+fn encode_map<T>(file: &mut AvroEncoder, map: &[(u32, T)], encode: impl Fn(&mut AvroEncoder, &T)) {
     if map.is_empty() {
         return file.null();
     }
@@ -142,9 +142,9 @@ pub(super) fn decode_manifest(bytes: &[u8]) -> Option<(String, Vec<Entry>)> {
     is_ours.then_some((schema, entries))
 }
 
-fn decode_entry(file: &mut Decoder<'_>) -> Option<Entry> {
-    let has_null = |file: &mut Decoder<'_>| (!file.is_some()?).then_some(());
-    let sequence = |file: &mut Decoder<'_>| if file.is_some()? { file.count() } else { None };
+fn decode_entry(file: &mut AvroDecoder<'_>) -> Option<Entry> {
+    let has_null = |file: &mut AvroDecoder<'_>| (!file.is_some()?).then_some(());
+    let sequence = |file: &mut AvroDecoder<'_>| if file.is_some()? { file.count() } else { None };
     (file.long()? == 0).then_some(())?;
     // Earlier exports left the snapshot out.
     if file.is_some()? {
@@ -159,7 +159,7 @@ fn decode_entry(file: &mut Decoder<'_>) -> Option<Entry> {
     let value_counts = decode_map(file, |file| file.count())?;
     let null_counts = decode_map(file, |file| file.count())?;
     has_null(file)?;
-    let bound = |file: &mut Decoder<'_>| Some(file.bytes()?.to_vec());
+    let bound = |file: &mut AvroDecoder<'_>| Some(file.bytes()?.to_vec());
     let (lower, upper) = (decode_map(file, bound)?, decode_map(file, bound)?);
     for _ in 0..4 {
         has_null(file)?;
@@ -183,8 +183,8 @@ fn decode_entry(file: &mut Decoder<'_>) -> Option<Entry> {
 }
 
 fn decode_map<T>(
-    file: &mut Decoder<'_>,
-    decode: impl Fn(&mut Decoder<'_>) -> Option<T>,
+    file: &mut AvroDecoder<'_>,
+    decode: impl Fn(&mut AvroDecoder<'_>) -> Option<T>,
 ) -> Option<Vec<(u32, T)>> {
     if !file.is_some()? {
         return Some(Vec::new());

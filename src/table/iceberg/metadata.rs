@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::table::format::TableManifest;
 use crate::versions::CommitId;
 
-/// The property with the [`ExportState`].
+/// The property with the [`IcebergExportState`].
 const STATE: &str = "pds.export";
 const NAME_MAPPING: &str = "schema.name-mapping.default";
 /// The members of a snapshot's summary with its version, and the id of its commit.
@@ -23,7 +23,7 @@ pub(super) const MAX_SNAPSHOTS: usize = 128;
 
 /// What an export tells the next one. A commit of another system takes it over, with another version as its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ExportState {
+pub(super) struct IcebergExportState {
     pub(super) version: u64,
     pub(super) commit_id: CommitId,
     /// The ids of columns that are left out.
@@ -39,7 +39,7 @@ pub(super) struct ExportState {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Metadata {
+pub(super) struct IcebergMetadata {
     pub(super) format_version: u32,
     pub(super) table_uuid: String,
     pub(super) location: String,
@@ -56,7 +56,7 @@ pub(super) struct Metadata {
     pub(super) properties: BTreeMap<String, String>,
     pub(super) current_snapshot_id: i64,
     /// Oldest first; the last one is the current one.
-    pub(super) snapshots: Vec<Snapshot>,
+    pub(super) snapshots: Vec<IcebergSnapshot>,
     pub(super) snapshot_log: Vec<Value>,
     #[serde(rename = "metadata-log")]
     pub(super) earlier: Vec<Value>,
@@ -65,7 +65,7 @@ pub(super) struct Metadata {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) struct Snapshot {
+pub(super) struct IcebergSnapshot {
     #[serde(rename = "snapshot-id")]
     pub(super) id: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub(super) struct Snapshot {
     pub(super) schema_id: i32,
 }
 
-impl Snapshot {
+impl IcebergSnapshot {
     /// The version of the table; 0 of a snapshot of another writer.
     pub(super) fn version(&self) -> u64 {
         let version = self.summary.get(VERSION);
@@ -86,11 +86,12 @@ impl Snapshot {
     }
 }
 
-impl Metadata {
+impl IcebergMetadata {
     /// Parses metadata; `None` if they are not of an export, or another system has taken them over.
-    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, ExportState)> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, IcebergExportState)> {
         let metadata: Self = serde_json::from_slice(bytes).ok()?;
-        let state: ExportState = serde_json::from_str(metadata.properties.get(STATE)?).ok()?;
+        let state: IcebergExportState =
+            serde_json::from_str(metadata.properties.get(STATE)?).ok()?;
         let newest = metadata.snapshots.last()?;
         let is_ours = newest.id == metadata.current_snapshot_id
             && newest.id == snapshot_id(&state.commit_id)
@@ -143,7 +144,7 @@ pub(super) fn summary(
 
 /// The properties of the table. Three of them keep Spark from writing and from removing files.
 pub(super) fn properties(
-    state: &ExportState,
+    state: &IcebergExportState,
     location: &str,
     mapping: &BTreeMap<i64, Value>,
 ) -> BTreeMap<String, String> {
@@ -162,9 +163,12 @@ pub(super) fn properties(
 }
 
 /// The references to snapshots: the newest one, and those of tags.
-pub(super) fn refs(manifest: &TableManifest, snapshots: &[Snapshot]) -> BTreeMap<String, Value> {
+pub(super) fn refs(
+    manifest: &TableManifest,
+    snapshots: &[IcebergSnapshot],
+) -> BTreeMap<String, Value> {
     let reference =
-        |snapshot: &Snapshot, kind: &str| json!({"snapshot-id": snapshot.id, "type": kind});
+        |snapshot: &IcebergSnapshot, kind: &str| json!({"snapshot-id": snapshot.id, "type": kind});
     let tags = manifest.tags.iter().filter_map(|(tag, version)| {
         let snapshot = snapshots.iter().find(|s| s.version() == *version)?;
         Some((tag.clone(), reference(snapshot, "tag")))

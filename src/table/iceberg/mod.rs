@@ -28,3 +28,6 @@ pub use self::export::{
 pub(super) use self::prune::prune;
 pub(super) use self::schema::check_columns;
 pub(super) use self::upkeep::{export_again, is_exported, remove_exported};
+
+/// The folders of metadata and of what they name, relative to the table.
+pub(super) const FOLDERS: [&str; 2] = [folder::FOLDER, folder::OBJECTS];

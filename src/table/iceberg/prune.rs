@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::folder::{self, Listing};
 use super::manifests::{self, Content, ListedManifest};
-use super::metadata::Snapshot;
+use super::metadata::IcebergSnapshot;
 use super::snapshot_writer::read;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::Table;
@@ -88,7 +88,7 @@ impl Named {
         &mut self,
         table: &Table,
         location: &str,
-        snapshots: &[Snapshot],
+        snapshots: &[IcebergSnapshot],
     ) -> Result<()> {
         let lists = snapshots.iter().map(|s| s.manifest_list.clone());
         let lists: Vec<String> = lists

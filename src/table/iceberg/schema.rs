@@ -2,38 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use arrow_schema::DataType;
+use arrow_schema::Field;
 use serde_json::{Value, json};
 
 use super::types::{mapping, new_type, to_json};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::TableColumns;
-use crate::table::export::{ExportType, first_ambiguous};
+use crate::table::export::{ExportColumn, export_columns};
 use crate::table::format::TableManifest;
 
 /// The columns of a version that are exported.
 #[derive(Debug)]
 pub(super) struct IcebergSchema {
-    pub(super) columns: Vec<IcebergColumn>,
+    pub(super) columns: Vec<ExportColumn>,
     /// The ids of the key, if its columns can identify rows in Iceberg.
     identifier: Vec<u32>,
     /// The name mapping of columns that files may have and the schema has not: left out ones, and dropped ones. Readers
     /// refuse a file without ids that has a column without an entry.
     unexported: Vec<Value>,
-}
-
-/// An exported column.
-#[derive(Debug)]
-pub(super) struct IcebergColumn {
-    pub(super) id: u32,
-    pub(super) name: String,
-    /// The name in data files.
-    pub(super) stored: String,
-    /// The type in the table.
-    pub(super) arrow_type: DataType,
-    pub(super) data_type: ExportType,
-    pub(super) nested_ids: Vec<u32>,
-    required: bool,
 }
 
 /// Refuses a table of which not all columns can be exported.
@@ -51,54 +37,17 @@ impl IcebergSchema {
         columns: &TableColumns,
         left_out: &[u32],
     ) -> Result<Self> {
-        let fields = columns.fields_with_ids();
-        let mut exported = Vec::new();
-        let retired = manifest.schema.retired.iter();
-        let mut unexported: Vec<Value> = retired
-            .map(|(id, stored)| json!({"field-id": id, "names": [stored]}))
-            .collect();
-        for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
-            if left_out.contains(&entry.id) {
-                unexported.push(match new_type(field) {
-                    Ok(data_type) => {
-                        mapping(Some(entry.id.into()), entry.stored_name(), &data_type)
-                    }
-                    Err(_) => json!({"field-id": entry.id, "names": [entry.stored_name()]}),
-                });
-                continue;
+        let with_ids = |field: &Field| match new_type(field) {
+            Ok(data_type) if !data_type.has_ids() => {
+                Err("its nested fields have no ids yet: any commit gives it some".to_owned())
             }
-            let data_type = match new_type(field) {
-                Ok(data_type) if !data_type.has_ids() => {
-                    Err("its nested fields have no ids yet: any commit gives it some".to_owned())
-                }
-                data_type => data_type,
-            };
-            let data_type = data_type.map_err(|reason| {
-                let message = format!(
-                    "column {:?} of type {} cannot be exported to Iceberg: {reason}; name it in leave_out to leave it out",
-                    entry.name, entry.data_type,
-                );
-                Error::invalid(message)
-            })?;
-            exported.push(IcebergColumn {
-                id: entry.id,
-                name: entry.name.clone(),
-                stored: entry.stored_name().to_owned(),
-                arrow_type: field.data_type().clone(),
-                data_type,
-                nested_ids: entry.nested_ids.clone(),
-                required: !field.is_nullable(),
-            });
-        }
-        if let Some(name) = first_ambiguous(exported.iter().map(|column| column.name.as_str())) {
-            return Err(Error::invalid(format!(
-                "the names of two columns differ only in case from {name:?}, which readers of Iceberg do not tell apart; \
-                 rename one, or name it in leave_out"
-            )));
-        }
+            data_type => data_type,
+        };
+        let entries = export_columns("Iceberg", manifest, columns, left_out, with_ids)?;
+        let exported: Vec<ExportColumn> = entries.into_iter().map(|(column, _)| column).collect();
         let can_identify = |id: &u32| {
             let column = exported.iter().find(|column| column.id == *id);
-            column.is_some_and(IcebergColumn::can_identify)
+            column.is_some_and(can_identify_rows)
         };
         let identifier = if manifest.key.iter().all(can_identify) {
             manifest.key.clone()
@@ -108,7 +57,7 @@ impl IcebergSchema {
         Ok(Self {
             columns: exported,
             identifier,
-            unexported,
+            unexported: unexported_names(manifest, columns, left_out),
         })
     }
 
@@ -118,7 +67,7 @@ impl IcebergSchema {
             json!({
                 "id": column.id,
                 "name": column.name,
-                "required": column.required,
+                "required": !column.nullable,
                 "type": to_json(&column.data_type),
             })
         });
@@ -141,9 +90,28 @@ impl IcebergSchema {
     }
 }
 
-impl IcebergColumn {
-    fn can_identify(&self) -> bool {
-        let is_float = self.arrow_type.is_floating();
-        self.required && self.data_type.is_primitive() && !is_float
+fn can_identify_rows(column: &ExportColumn) -> bool {
+    !column.nullable && column.data_type.is_primitive() && !column.arrow_type.is_floating()
+}
+
+/// The name mapping of columns that were dropped, and of those that are left out.
+fn unexported_names(
+    manifest: &TableManifest,
+    columns: &TableColumns,
+    left_out: &[u32],
+) -> Vec<Value> {
+    let retired = manifest.schema.retired.iter();
+    let mut names: Vec<Value> = retired
+        .map(|(id, stored)| json!({"field-id": id, "names": [stored]}))
+        .collect();
+    let fields = columns.fields_with_ids();
+    for (field, entry) in fields.iter().zip(&manifest.schema.columns) {
+        if left_out.contains(&entry.id) {
+            names.push(match new_type(field) {
+                Ok(data_type) => mapping(Some(entry.id.into()), entry.stored_name(), &data_type),
+                Err(_) => json!({"field-id": entry.id, "names": [entry.stored_name()]}),
+            });
+        }
     }
+    names
 }

@@ -11,14 +11,14 @@ use super::bounds::statistics;
 use super::file_check::check_file;
 use super::folder::{hex, key_of, object_path};
 use super::manifests::{self, Content, Entry, ListedManifest};
-use super::metadata::Metadata;
+use super::metadata::IcebergMetadata;
 use super::position_deletes;
 use super::schema::IcebergSchema;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::DataFile;
 use crate::sync::hash::Sha3;
 use crate::sync::progress;
-use crate::table::export::{DeletionKey, Version, deleted_positions};
+use crate::table::export::{DeletionKey, LoadedVersion, deleted_positions};
 use crate::table::snapshot_reader::SnapshotReader;
 use crate::table::{Table, names};
 
@@ -57,7 +57,7 @@ pub(super) struct SnapshotWriter<'t> {
 
 impl Previous {
     /// Reads the list of the newest snapshot.
-    pub(super) async fn load(table: &Table, metadata: &Metadata) -> Result<Self> {
+    pub(super) async fn load(table: &Table, metadata: &IcebergMetadata) -> Result<Self> {
         let Some(newest) = metadata.snapshots.last() else {
             return Ok(Self::default());
         };
@@ -94,7 +94,7 @@ impl<'t> SnapshotWriter<'t> {
     /// Writes the manifests of a version that are not there yet. Returns all.
     pub(super) async fn write(
         &mut self,
-        version: &Version,
+        version: &LoadedVersion,
         previous: &Previous,
     ) -> Result<Vec<ListedManifest>> {
         let groups = group(version);
@@ -144,7 +144,7 @@ impl<'t> SnapshotWriter<'t> {
             .await
     }
 
-    fn data_key(&self, version: &Version, files: &[usize]) -> String {
+    fn data_key(&self, version: &LoadedVersion, files: &[usize]) -> String {
         let listed = files.iter().map(|file| {
             // Serializing plain data into memory cannot fail.
             serde_json::to_vec(&version.files[*file].file).unwrap_or_default()
@@ -163,7 +163,7 @@ impl<'t> SnapshotWriter<'t> {
     }
 
     /// `None` if no tombstone is about one of the files.
-    fn deletes_key(&self, version: &Version, files: &[usize]) -> Option<String> {
+    fn deletes_key(&self, version: &LoadedVersion, files: &[usize]) -> Option<String> {
         let keys = files.iter().filter_map(|file| {
             let key = version.deletion_key(*file)?;
             Some(self.rows_key(key).into_bytes())
@@ -216,7 +216,7 @@ impl<'t> SnapshotWriter<'t> {
 
     async fn write_data(
         &mut self,
-        version: &Version,
+        version: &LoadedVersion,
         files: &[usize],
         key: &str,
         known: &Known,
@@ -242,7 +242,7 @@ impl<'t> SnapshotWriter<'t> {
     /// Writes the manifest of deleted rows; `None` if there are none after all.
     async fn write_deletes(
         &mut self,
-        version: &Version,
+        version: &LoadedVersion,
         files: &[usize],
         key: &str,
         known: &Known,
@@ -368,7 +368,7 @@ impl<'t> SnapshotWriter<'t> {
         format!("{}/{path}", self.location)
     }
 
-    fn data_entry(&self, version: &Version, file: usize) -> Entry {
+    fn data_entry(&self, version: &LoadedVersion, file: usize) -> Entry {
         let listed: &DataFile = &version.files[file].file;
         let statistics = statistics(listed, self.schema);
         Entry {
@@ -386,7 +386,7 @@ impl<'t> SnapshotWriter<'t> {
 }
 
 /// The files of each segment, and the others.
-fn group(version: &Version) -> Vec<Vec<usize>> {
+fn group(version: &LoadedVersion) -> Vec<Vec<usize>> {
     let mut groups: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
     for (file, listed) in version.files.iter().enumerate() {
         let reference = listed.to_file_ref();
@@ -398,7 +398,7 @@ fn group(version: &Version) -> Vec<Vec<usize>> {
 
 /// The sequence number of a data file, and of what is deleted of it: the version at which its writer began; 0 if that is not
 /// known.
-fn sequence(version: &Version, file: usize) -> u64 {
+fn sequence(version: &LoadedVersion, file: usize) -> u64 {
     let base = names::base_version(&version.files[file].file.path);
     let is_earlier = |base: &u64| *base <= version.manifest.version;
     base.filter(is_earlier).unwrap_or_default()

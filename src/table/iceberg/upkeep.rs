@@ -2,9 +2,9 @@
 
 use super::export::{IcebergOptions, export_iceberg};
 use super::folder::{self, Listing};
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::table::Table;
-use crate::table::export::is_of_table;
+use crate::table::export::{ExportOwner, find_owner};
 use crate::table::format::TableManifest;
 
 /// Whether there is an export to be kept up to date.
@@ -27,17 +27,13 @@ pub(in crate::table) async fn remove_exported(
     table: &Table,
     newest: &TableManifest,
 ) -> Result<Vec<String>> {
-    let last = match Listing::list(table).await?.last(table).await {
-        // It is not ours to remove.
-        Err(e) if e.kind() == ErrorKind::ExportConflict => return Ok(Vec::new()),
-        last => last?,
-    };
-    if let Some((_, state)) = last {
-        if is_of_table(table, newest, state.version, &state.commit_id).await? != Some(true) {
-            // Nor are the objects that it names.
-            return Ok(Vec::new());
-        }
-        folder::remove(table).await?;
+    let metadata = Listing::list(table).await?.last(table).await;
+    let last = metadata.map(|last| last.map(|(_, state)| (state.version, state.commit_id)));
+    match find_owner(table, newest, last).await? {
+        ExportOwner::Nobody => {}
+        ExportOwner::Table => folder::remove(table).await?,
+        // Nor are the objects that it names ours to remove.
+        ExportOwner::Other => return Ok(Vec::new()),
     }
     // Those of a table that is created meanwhile are not among them.
     folder::list_objects(table).await

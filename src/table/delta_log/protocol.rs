@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::actions::{Format, Metadata, Protocol};
+use super::actions::{DeltaMetadata, Format, Protocol};
 use super::schema::{COLUMN_MAPPING, DELETION_VECTORS, DeltaSchema, TIMESTAMP_NTZ, TYPE_WIDENING};
 use crate::sync::hash::Sha3;
 use crate::versions::TimestampMicros;
@@ -35,7 +35,7 @@ pub(super) fn metadata(
     features: &BTreeSet<String>,
     table_id: &str,
     created_at: TimestampMicros,
-) -> Metadata {
+) -> DeltaMetadata {
     let mut configuration = BTreeMap::from([(
         "delta.enableInCommitTimestamps".to_owned(),
         "true".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn metadata(
     if features.contains(TYPE_WIDENING) {
         set("delta.enableTypeWidening", "true".to_owned());
     }
-    Metadata {
+    DeltaMetadata {
         id: table_id.to_owned(),
         format: Format {
             provider: "parquet".to_owned(),
@@ -63,7 +63,7 @@ pub(super) fn metadata(
 }
 
 /// The first 32 hexadecimal digits of the hash of the metadata.
-pub(super) fn hash(metadata: &Metadata) -> String {
+pub(super) fn hash(metadata: &DeltaMetadata) -> String {
     let digest = Sha3::digest(&serde_json::to_vec(metadata).unwrap_or_default());
     let (first, _) = digest.split_at(16);
     let number = first
