@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use arrow_array::types::{Decimal128Type, DecimalType};
 use arrow_cast::parse::parse_decimal;
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue};
 use datafusion_expr::expr::{
@@ -25,9 +25,9 @@ use super::exact_texts::{decimal_beside, read_text, read_texts};
 use super::operators::{CONDITIONAL_FUNCTIONS, is_comparison};
 use super::rounding::rewrite_rounding;
 use super::time_literals::{
-    UTC, has_nanoseconds, interval_to_duration, interval_unit, is_timestamp_literal,
-    parse_time_of_day, parse_timestamp, refine_beside, refine_timestamp, refine_timestamp_literal,
-    results_in_unit, string_literal, timestamp_in_unit, to_utc,
+    UTC, added_unit, has_nanoseconds, interval_to_duration, is_integer, is_timestamp_literal,
+    parse_time_of_day, parse_timestamp, refine_beside, refine_bins, refine_timestamp,
+    refine_timestamp_literal, results_in_unit, string_literal, timestamp_in_unit, to_utc,
 };
 
 /// Maximum number of digits of a decimal literal.
@@ -40,10 +40,24 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType
     let rewritten = expr.transform_up(|node| Ok(Transformed::yes(rewrite_node(node, schema)?)));
     let exact = rewritten?.data;
     Ok(match target {
-        Some(target) if target.is_decimal() => normalize_scale(exact),
+        Some(target) if target.is_decimal() => {
+            widen_integer(normalize_scale(exact), target, schema)
+        }
         Some(DataType::Timestamp(unit, _)) => results_in_unit(exact, *unit),
         _ => decimal_to_float(exact),
     })
+}
+
+/// An integer as a decimal of 128 bits where it becomes a narrower one: Arrow drops its upper bits.
+fn widen_integer(expr: Expr, target: &DataType, schema: &DFSchema) -> Expr {
+    match target {
+        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale)
+            if data_type(&expr, schema).is_some_and(|own_type| own_type.is_integer()) =>
+        {
+            cast(expr, DataType::Decimal128(DECIMAL128_MAX_PRECISION, *scale))
+        }
+        _ => expr,
+    }
 }
 
 /// Rewrites the literals of a node whose operands have been rewritten.
@@ -67,7 +81,7 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
         Expr::ScalarFunction(_) => {
             let coerced =
                 node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
-            rewrite_rounding(coerced?.data, schema)
+            refine_bins(rewrite_rounding(coerced?.data, schema), schema)
         }
         Expr::Between(between) => {
             let mut operands =
@@ -102,7 +116,7 @@ fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
         op if is_comparison(op) => coerce_comparison(left, right, schema),
         Operator::Plus | Operator::Minus => {
             let (left, right) = coerce_arithmetic(left, right, schema);
-            let (left_unit, right_unit) = (interval_unit(&right), interval_unit(&left));
+            let (left_unit, right_unit) = (added_unit(&right, schema), added_unit(&left, schema));
             (
                 refine_timestamp(left, left_unit, schema),
                 refine_timestamp(right, right_unit, schema),
@@ -391,6 +405,8 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
     };
     let parse = |to: &DataType| ScalarValue::from(literal).cast_to(to).ok();
     let value = match other_type {
+        // It fails when it is read: the cast takes it for ticks.
+        Time32(_) | Time64(_) if is_integer(literal) => return read_text(expr, TIME64_NANOSECOND),
         Time32(_) | Time64(_) => parse(&TIME64_NANOSECOND),
         Date32 | Date64 => parse_time_of_day(literal),
         Timestamp(unit, zone) => {

@@ -20,7 +20,9 @@ use datafusion_expr::{
     Volatility, cast, lit,
 };
 
-use super::time_literals::{UTC, has_finer_digits, parse_time_of_day, string_literal};
+use super::time_literals::{
+    UTC, has_finer_digits, is_integer, not_a_time, parse_time_of_day, string_literal,
+};
 
 /// The name of the function that reads texts.
 pub(super) const EXACT_TEXT: &str = "exact_text";
@@ -64,7 +66,7 @@ pub(super) fn read_texts(mut operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr
     typed_operands.map(read).collect()
 }
 
-/// The value of a text as this decimal of 256 bits or timestamp; an error where it has more digits.
+/// The value of a text as this decimal of 256 bits, timestamp or time of day; an error where it has more digits.
 pub(super) fn read_text(text: Expr, to: DataType) -> Expr {
     let signature = Signature::any(1, Volatility::Immutable);
     ScalarUDF::from(ExactText { to, signature }).call(vec![text])
@@ -164,6 +166,12 @@ impl ExactText {
             if let Some(text) = present.find(|text| has_finer_digits(text, *unit)) {
                 let reason = format!("has digits below a {}", unit_name(*unit));
                 return Err(unreadable(text, &reason, "TIMESTAMP"));
+            }
+        }
+        if matches!(self.to, DataType::Time64(_)) {
+            let mut present = values.iter().flatten();
+            if let Some(number) = present.find(|text| is_integer(text)) {
+                return Err(not_a_time(number));
             }
         }
         let options = CastOptions {

@@ -20,6 +20,7 @@ use datafusion_physical_expr::expressions::{
 use super::floats::CanonicalFloatsExpr;
 use super::get_field::GetFieldExpr;
 use super::operators::is_comparison;
+use super::time_comparisons::TimeComparisonExpr;
 
 /// AND or OR, evaluated from left to right, row by row.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -56,6 +57,7 @@ fn can_fail(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<bool> {
             || expr.is::<LikeExpr>()
             || expr.is::<CanonicalFloatsExpr>()
             || expr.is::<GetFieldExpr>()
+            || expr.is::<TimeComparisonExpr>()
     };
     if !is_safe {
         return Ok(true);

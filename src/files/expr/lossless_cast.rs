@@ -193,6 +193,11 @@ fn cast_factor(from: &DataType, to: &DataType) -> Option<i128> {
     }
 }
 
+/// Whether a cast keeps every value and their order, but for numbers that the other type is too narrow for.
+pub(super) fn keeps_all_values(from: &DataType, to: &DataType) -> bool {
+    cast_factor(from, to).is_some()
+}
+
 pub(super) fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "+00:00" | "Etc/UTC" | "Z")
 }

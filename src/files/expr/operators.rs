@@ -1,9 +1,14 @@
 //! Operators of expressions, and how much of an operand may be copied.
 
+use std::sync::Arc;
+
+use arrow_schema::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::expr::Expr;
 use datafusion_expr::{Operator, binary_expr, lit};
+use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::{CastExpr, TryCastExpr};
 
 /// Maximum number of nodes of all copies of an operand together.
 pub(super) const MAX_COPIED: usize = 10_000;
@@ -54,4 +59,15 @@ pub(super) fn check_copies(expr: &Expr, copies: usize, construct: &str) -> Resul
         return Err(DataFusionError::Plan(message));
     }
     Ok(())
+}
+
+/// What is cast to which type, and whether a value that cannot be cast is NULL; `None` for other expressions.
+pub(super) fn as_cast(
+    expr: &Arc<dyn PhysicalExpr>,
+) -> Option<(&Arc<dyn PhysicalExpr>, &DataType, bool)> {
+    if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        return Some((cast.expr(), cast.cast_type(), cast.cast_options().safe));
+    }
+    let cast = expr.downcast_ref::<TryCastExpr>()?;
+    Some((cast.expr(), cast.cast_type(), true))
 }

@@ -1,9 +1,11 @@
 //! What DataFusion would evaluate to something else than SQL means, refused when it is planned.
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, FieldRef};
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchema, DataFusionError, Result};
-use datafusion_expr::expr::{Between, BinaryExpr, Case, Cast, Expr, InList, TryCast};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion_expr::expr::{
+    Between, BinaryExpr, Case, Cast, Expr, InList, ScalarFunction, TryCast,
+};
 use datafusion_expr::{ExprSchemable, Operator};
 
 use super::operators::is_comparison;
@@ -82,55 +84,108 @@ pub(super) fn check_meaning(expr: &Expr, schema: &DFSchema) -> Result<()> {
     Ok(())
 }
 
+/// Arrow compares months, then days, then nanoseconds: 25 hours would be less than a day.
+const INTERVALS: &str =
+    "intervals cannot be compared; compare points in time, as in a > b + INTERVAL '1 day'";
+/// Structs and lists have an order in which NULL is the least value, and columns of them no statistics.
+const NESTED: &str = "structs, lists and maps have no order; compare their fields";
+
 fn reason_to_refuse(node: &Expr, schema: &DFSchema) -> Option<&'static str> {
     let type_of = |expr: &Expr| expr.get_type(schema).ok();
     let is_interval = |expr: &Expr| matches!(type_of(expr), Some(DataType::Interval(_)));
-    // Arrow compares months, then days, then nanoseconds: 25 hours would be less than a day.
-    let intervals =
-        "intervals cannot be compared; compare points in time, as in a > b + INTERVAL '1 day'";
-    // Structs and lists have an order in which NULL is the least value, and columns of them no statistics.
     let is_nested = |expr: &Expr| type_of(expr).is_some_and(|data_type| data_type.is_nested());
-    let nested = "structs, lists and maps have no order; compare their fields";
     match node {
         Expr::Cast(Cast { expr, field }) | Expr::TryCast(TryCast { expr, field }) => {
-            wraps_around(&type_of(expr)?, field.data_type()).then_some(
-                "a decimal of so many digits cannot be cast to one of so many more decimal places",
-            )
+            reason_of_cast(&type_of(expr)?, field.data_type())
         }
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => match op {
             op if is_comparison(*op) && (is_interval(left) || is_interval(right)) => {
-                Some(intervals)
+                Some(INTERVALS)
             }
             Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq => {
-                (is_nested(left) || is_nested(right)).then_some(nested)
+                (is_nested(left) || is_nested(right)).then_some(NESTED)
             }
             Operator::BitwiseShiftLeft | Operator::BitwiseShiftRight => Some(
                 "<< and >> are not supported, since bits are lost; multiply or divide by a power of two",
             ),
             _ => None,
         },
-        Expr::Between(Between { expr, .. }) if is_nested(expr) => Some(nested),
+        Expr::Between(Between { expr, .. }) if is_nested(expr) => Some(NESTED),
         Expr::Between(Between { expr, .. }) | Expr::InList(InList { expr, .. }) => {
-            is_interval(expr).then_some(intervals)
+            is_interval(expr).then_some(INTERVALS)
         }
-        Expr::ScalarFunction(call) => match call.func.name() {
-            "greatest" | "least" if call.args.iter().any(is_interval) => Some(intervals),
-            "greatest" | "least" if call.args.iter().any(is_nested) => Some(nested),
-            // Arrow gives totals, and cuts fractions of seconds.
-            "date_part" if matches!(type_of(call.args.get(1)?), Some(DataType::Duration(_))) => {
-                Some(
-                    "fields of a difference of timestamps are not supported; subtract their epochs, as in \
-                     extract(epoch FROM a) - extract(epoch FROM b)",
-                )
-            }
-            // A number that no timestamp has would become the last one, and not-a-number 1970.
-            name if name.starts_with("to_timestamp")
-                && type_of(call.args.first()?)?.is_floating() =>
-            {
-                Some("timestamps of floats are not supported; cast to an integer before")
-            }
-            _ => None,
+        Expr::ScalarFunction(call) => reason_of_call(call, schema),
+        _ => None,
+    }
+}
+
+fn reason_of_call(call: &ScalarFunction, schema: &DFSchema) -> Option<&'static str> {
+    let type_at = |at: usize| call.args.get(at)?.get_type(schema).ok();
+    let mut types = call.args.iter().filter_map(|arg| arg.get_type(schema).ok());
+    match call.func.name() {
+        "greatest" | "least" => types.find_map(|data_type| match data_type {
+            DataType::Interval(_) => Some(INTERVALS),
+            data_type => data_type.is_nested().then_some(NESTED),
+        }),
+        // Arrow gives totals, and cuts fractions of seconds.
+        "date_part" if matches!(type_at(1)?, DataType::Duration(_)) => Some(
+            "fields of a difference of timestamps are not supported; subtract their epochs, as in \
+             extract(epoch FROM a) - extract(epoch FROM b)",
+        ),
+        // A number that no timestamp has would become the last one, and not-a-number 1970.
+        name if name.starts_with("to_timestamp") && type_at(0)?.is_floating() => {
+            Some("timestamps of floats are not supported; cast to an integer before")
+        }
+        // It has the first match, whichever is asked for.
+        "regexp_instr" if call.args.len() > 5 && !is_one(&call.args[3]) => Some(
+            "regexp_instr has the position of a group in the first match only; use 1 as its fourth argument",
+        ),
+        _ => None,
+    }
+}
+
+fn is_one(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(ScalarValue::Int64(Some(1)), _))
+}
+
+fn reason_of_cast(from: &DataType, to: &DataType) -> Option<&'static str> {
+    if wraps_around(from, to) {
+        return Some(
+            "a decimal of so many digits cannot be cast to one of so many more decimal places",
+        );
+    }
+    (from.is_nested() && casts_dates(from, to)).then_some(
+        "dates of 64 bits within structs or lists are not cast to timestamps; cast the fields",
+    )
+}
+
+/// Whether dates of 64 bits become timestamps, at any depth: Arrow multiplies them without a look at the result.
+fn casts_dates(from: &DataType, to: &DataType) -> bool {
+    match (from, to) {
+        (DataType::Date64, DataType::Timestamp(..)) => true,
+        (DataType::Struct(from), DataType::Struct(to)) => {
+            from.iter().enumerate().any(|(place, field)| {
+                let named = to.find(field.name()).map(|(_, other)| other);
+                let other = named.or_else(|| to.get(place));
+                other.is_some_and(|other| casts_dates(field.data_type(), other.data_type()))
+            })
+        }
+        (from, to) => match (element_of(from), element_of(to)) {
+            (Some(from), Some(to)) => casts_dates(from.data_type(), to.data_type()),
+            _ => false,
         },
+    }
+}
+
+/// The elements of a list, or the entries of a map.
+pub(super) fn element_of(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => Some(field),
         _ => None,
     }
 }

@@ -2,13 +2,20 @@
 
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType};
 use datafusion_common::{DFSchema, ScalarValue};
-use datafusion_expr::expr::{Expr, ScalarFunction};
+use datafusion_expr::expr::{Cast, Expr, ScalarFunction};
 use datafusion_expr::{ExprSchemable, cast, lit};
 
-/// Rewrites a call of `ceil`, `floor` or `round`; other expressions stay as they are.
+/// Rewrites a call of `ceil`, `floor`, `trunc` or `round`; other expressions stay as they are.
 pub(super) fn rewrite_rounding(expr: Expr, schema: &DFSchema) -> Expr {
     match expr {
-        Expr::ScalarFunction(ScalarFunction { func, args }) => {
+        Expr::ScalarFunction(ScalarFunction { func, mut args }) => {
+            let is_to_integer = matches!(func.name(), "ceil" | "floor" | "trunc");
+            if is_to_integer
+                && args.len() == 1
+                && let Some(arg) = args.pop_if(|arg| is_whole(arg, schema))
+            {
+                return arg;
+            }
             let args = args.into_iter().enumerate();
             let args = args.map(|(at, arg)| match (func.name(), at) {
                 ("ceil" | "floor", 0) => add_digit(arg, schema),
@@ -20,6 +27,15 @@ pub(super) fn rewrite_rounding(expr: Expr, schema: &DFSchema) -> Expr {
         }
         other => other,
     }
+}
+
+/// Whether an expression is a cast of an integer to a float, which has no fraction to cut.
+fn is_whole(expr: &Expr, schema: &DFSchema) -> bool {
+    let Expr::Cast(Cast { expr, field }) = expr else {
+        return false;
+    };
+    let is_integer = expr.get_type(schema).is_ok_and(|from| from.is_integer());
+    is_integer && *field.data_type() == DataType::Float64
 }
 
 /// A decimal in a type with a digit more: the whole number above 9.9 has two.

@@ -1,5 +1,5 @@
-//! SQL's semantics where DataFusion evaluates physical expressions in another way: overflow, comparisons of floats,
-//! fields of structs that are null, what the right side of AND and OR is asked.
+//! SQL's semantics where DataFusion evaluates physical expressions in another way: overflow, comparisons of floats and
+//! of times, functions without a value, fields of structs that are null, what the right side of AND and OR is asked.
 
 use std::sync::Arc;
 
@@ -12,14 +12,16 @@ use datafusion_expr::{Expr, ExprSchemable, Operator};
 use datafusion_physical_expr::expressions::{
     BinaryExpr, InListExpr, Literal, NegativeExpr, in_list, lit as lit_of,
 };
-use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical_expr};
 
 use super::checked::CheckedExpr;
 use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
+use super::functions::FunctionExpr;
 use super::get_field::GetFieldExpr;
 use super::guarded::GuardedExpr;
 use super::operators::is_comparison;
-use super::time_functions::TimeFunctionExpr;
+use super::time_casts::TimeCastExpr;
+use super::time_comparisons::TimeComparisonExpr;
 
 /// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
 pub(crate) fn to_physical(
@@ -35,65 +37,108 @@ pub(crate) fn to_physical(
     ))
 }
 
-/// Rewrites an expression: arithmetic fails on overflow, as casts to narrower floats and functions of times do;
-/// comparisons know one zero and one NaN; fields are null where their struct is; and the right side of AND and OR is
-/// asked only where the left one leaves a row open. `input` has the expression's columns.
+/// Rewrites an expression: arithmetic fails on overflow, as casts and functions do that have no value; comparisons know
+/// one zero and one NaN, and times of any unit; fields are null where their struct is; and the right side of AND and OR
+/// is asked only where the left one leaves a row open. `input` has the expression's columns.
 pub(crate) fn apply_sql_semantics(
     expr: Arc<dyn PhysicalExpr>,
     input: &Schema,
 ) -> Result<Arc<dyn PhysicalExpr>> {
     let rewritten = expr.transform_up(|expr| {
-        if let Some(list) = expr.downcast_ref::<InListExpr>() {
-            if !has_floats(&list.expr().data_type(input)?) {
-                return Ok(Transformed::no(expr));
-            }
-            let elements = list.list().iter();
-            let operands = elements.map(|value| canonicalize_operand(value, input));
-            let values = operands.collect::<Result<_>>()?;
-            let operand = canonicalize_operand(list.expr(), input)?;
-            return Ok(Transformed::yes(in_list(
-                operand,
-                values,
-                &list.negated(),
-                input,
-            )?));
-        }
-        let replaced = match GetFieldExpr::try_replace(&expr, input)? {
-            None => CheckedExpr::try_replace(&expr, input)?,
-            field => field,
-        };
-        if let Some(replaced) = replaced.or_else(|| TimeFunctionExpr::try_replace(&expr)) {
-            return Ok(Transformed::yes(replaced));
-        }
-        if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
-            let data_type = negative.arg().data_type(input)?;
-            if !data_type.is_integer() {
-                return Ok(Transformed::no(expr));
-            }
-            // A negation wraps around; the difference `0 - x` fails on overflow.
-            let zero = lit_of(ScalarValue::new_zero(&data_type)?);
-            let difference = BinaryExpr::new(zero, Operator::Minus, Arc::clone(negative.arg()));
-            return Ok(Transformed::yes(Arc::new(
-                difference.with_fail_on_overflow(true),
-            )));
-        }
-        let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
-            return Ok(Transformed::no(expr));
-        };
-        let (mut left, mut right) = (Arc::clone(binary.left()), Arc::clone(binary.right()));
-        if is_comparison(*binary.op()) {
-            (left, right) = (
-                canonicalize_operand(&left, input)?,
-                canonicalize_operand(&right, input)?,
-            );
-        }
-        if let Some(guarded) = GuardedExpr::try_replace(binary, input)? {
-            return Ok(Transformed::yes(guarded));
-        }
-        let strict = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
-        CheckedExpr::arithmetic(Arc::new(strict), input).map(Transformed::yes)
+        Ok(match rewrite(&expr, input)? {
+            Some(replaced) => Transformed::yes(replaced),
+            None => Transformed::no(expr),
+        })
     });
     rewritten.map(|transformed| transformed.data)
+}
+
+/// An expression with these semantics, whose operands have them; `None` if it has them as it is.
+fn rewrite(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    if let Some(list) = expr.downcast_ref::<InListExpr>() {
+        return rewrite_list(list, input);
+    }
+    if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+        return rewrite_negative(negative, input);
+    }
+    if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        return rewrite_binary(binary, input).map(Some);
+    }
+    if let Some(field) = GetFieldExpr::try_replace(expr, input)? {
+        return Ok(Some(field));
+    }
+    if let Some(time_cast) = TimeCastExpr::try_replace(expr, input)? {
+        return Ok(Some(time_cast));
+    }
+    let checked = match CheckedExpr::try_replace(expr, input)? {
+        None => rewrite_extreme(expr, input)?,
+        checked => checked,
+    };
+    let function = FunctionExpr::try_replace(checked.as_ref().unwrap_or(expr));
+    Ok(function.or(checked))
+}
+
+fn rewrite_list(list: &InListExpr, input: &Schema) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    if let Some(times) = TimeComparisonExpr::try_from_list(list, input)? {
+        return Ok(Some(times));
+    }
+    if !has_floats(&list.expr().data_type(input)?) {
+        return Ok(None);
+    }
+    let elements = list.list().iter();
+    let operands = elements.map(|value| canonicalize_operand(value, input));
+    let values = operands.collect::<Result<_>>()?;
+    let operand = canonicalize_operand(list.expr(), input)?;
+    in_list(operand, values, &list.negated(), input).map(Some)
+}
+
+/// A negation wraps around; the difference `0 - x` fails on overflow.
+fn rewrite_negative(
+    negative: &NegativeExpr,
+    input: &Schema,
+) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let data_type = negative.arg().data_type(input)?;
+    if !data_type.is_integer() {
+        return Ok(None);
+    }
+    let zero = lit_of(ScalarValue::new_zero(&data_type)?);
+    let difference = BinaryExpr::new(zero, Operator::Minus, Arc::clone(negative.arg()));
+    Ok(Some(Arc::new(difference.with_fail_on_overflow(true))))
+}
+
+fn rewrite_binary(binary: &BinaryExpr, input: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+    let (mut left, mut right) = (Arc::clone(binary.left()), Arc::clone(binary.right()));
+    if is_comparison(*binary.op()) {
+        if let Some(times) = TimeComparisonExpr::try_new(&left, *binary.op(), &right, input)? {
+            return Ok(times);
+        }
+        (left, right) = (
+            canonicalize_operand(&left, input)?,
+            canonicalize_operand(&right, input)?,
+        );
+    }
+    if let Some(guarded) = GuardedExpr::try_replace(binary, input)? {
+        return Ok(guarded);
+    }
+    let strict = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
+    CheckedExpr::arithmetic(Arc::new(strict), input)
+}
+
+/// `greatest` and `least` of canonical floats: 0.0 / 0.0 has a sign, with which Arrow takes it for the least of all.
+fn rewrite_extreme(
+    expr: &Arc<dyn PhysicalExpr>,
+    input: &Schema,
+) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+    let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
+        return Ok(None);
+    };
+    if !matches!(call.fun().name(), "greatest" | "least") || !has_floats(call.return_type()) {
+        return Ok(None);
+    }
+    let args = call.args().iter();
+    let args = args.map(|arg| canonicalize_operand(arg, input));
+    let args = args.collect::<Result<Vec<_>>>()?;
+    Arc::clone(expr).with_new_children(args).map(Some)
 }
 
 /// One side of a comparison, with canonical floats.

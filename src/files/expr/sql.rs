@@ -193,8 +193,9 @@ fn prepare(
     check_times(&exact, schema)?;
     check_texts(&exact, schema)?;
     let coerced = simplifier.coerce(exact, schema)?;
-    check_meaning(&coerced, schema)?;
     let resolved = resolve(coerced, &context)?;
+    // Also of the casts that `arrow_cast` stands for.
+    check_meaning(&resolved, schema)?;
     let simple = balance(match rewrite {
         Rewrite::Simplify => simplify(resolved, schema)?,
         Rewrite::Verbatim => compare_times(resolved, schema)?,

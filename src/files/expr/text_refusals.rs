@@ -1,6 +1,6 @@
 //! Texts beside values of another type where DataFusion would round or cut the texts, refused when it is planned.
 
-use arrow_schema::{DataType, FieldRef};
+use arrow_schema::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, Result};
 use datafusion_expr::ExprSchemable;
@@ -8,7 +8,7 @@ use datafusion_expr::expr::{BinaryExpr, Expr, ScalarFunction};
 
 use super::exact_texts::{EXACT_TEXT, is_text};
 use super::operators::is_comparison;
-use super::refusals::compared_operands;
+use super::refusals::{compared_operands, element_of};
 use super::time_literals::{parse_time_of_day, string_literal};
 
 const ELEMENTS: &str = "ANY and ALL do not read texts as numbers or times; compare a text, as in \
@@ -129,17 +129,4 @@ fn are_inexact(a: &DataType, b: &DataType) -> bool {
     use DataType::{Date32, Date64, Timestamp};
     let is_cast = |t: &DataType| t.is_decimal() || matches!(t, Date32 | Date64 | Timestamp(..));
     (is_text(a) && is_cast(b)) || (is_cast(a) && is_text(b))
-}
-
-/// The elements of a list, or the entries of a map.
-fn element_of(data_type: &DataType) -> Option<&FieldRef> {
-    match data_type {
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => Some(field),
-        _ => None,
-    }
 }

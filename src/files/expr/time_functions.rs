@@ -2,25 +2,31 @@
 //!
 //! `date_bin` computes in nanoseconds, and is NULL before 1678 and after 2261; `date_part` is NULL for years that the
 //! calendar does not have. `date_trunc` wraps around at the first times of a type, and rounds constants before 1970 up.
+//! So do `to_unixtime` and `to_timestamp_seconds`, `_millis` and `_micros`, of texts and of finer timestamps: here they
+//! have the time at or before that, as `date_trunc` has.
 
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::types::{Decimal128Type, Int64Type};
+use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
-use arrow_cast::cast;
 use arrow_cast::display::array_value_to_string;
-use arrow_schema::{DataType, Field, FieldRef, Schema};
+use arrow_cast::{CastOptions, cast, cast_with_options};
+use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::{DataFusionError, Result, ScalarValue};
-use datafusion_expr::{ColumnarValue, ScalarFunctionArgs};
-use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+use datafusion_expr::ColumnarValue;
+use datafusion_functions::datetime::to_timestamp_nanos;
 
+use super::calls::Call;
+use super::time_casts::cast_times;
+
+const DATE_BIN: &str = "date_bin";
 const DATE_TRUNC: &str = "date_trunc";
+const TO_UNIXTIME: &str = "to_unixtime";
 /// Functions that have a value wherever their arguments have one.
 const CHECKED_FUNCTIONS: [&str; 15] = [
-    "date_bin",
+    DATE_BIN,
     "date_part",
     DATE_TRUNC,
     "from_unixtime",
@@ -34,131 +40,138 @@ const CHECKED_FUNCTIONS: [&str; 15] = [
     "to_timestamp_millis",
     "to_timestamp_nanos",
     "to_timestamp_seconds",
-    "to_unixtime",
+    TO_UNIXTIME,
 ];
 
-/// A call of such a function, which fails where the value is NULL and no argument is.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct TimeFunctionExpr(ScalarFunctionExpr);
-
-impl TimeFunctionExpr {
-    /// Replaces a call of such a function; `None` for other expressions.
-    pub(super) fn try_replace(expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<dyn PhysicalExpr>> {
-        let call = expr.downcast_ref::<ScalarFunctionExpr>()?;
-        if !CHECKED_FUNCTIONS.contains(&call.fun().name()) {
-            return None;
-        }
-        let args = call.args().to_vec();
-        Some(Arc::new(Self::with_args(call, args)))
-    }
-
-    fn with_args(call: &ScalarFunctionExpr, args: Vec<Arc<dyn PhysicalExpr>>) -> Self {
-        let data_type = call.return_type().clone();
-        let type_field = Field::new(call.name(), data_type, call.nullable());
-        Self(ScalarFunctionExpr::new(
-            call.name(),
-            Arc::new(call.fun().clone()),
-            args,
-            Arc::new(type_field),
-            Arc::new(call.config_options().clone()),
-        ))
-    }
-
-    fn invoke(
-        &self,
-        args: Vec<ColumnarValue>,
-        rows: usize,
-        schema: &Schema,
-    ) -> Result<ColumnarValue> {
-        let arg_fields = self.0.args().iter().map(|arg| arg.return_field(schema));
-        self.0.fun().invoke_with_args(ScalarFunctionArgs {
-            args,
-            arg_fields: arg_fields.collect::<Result<_>>()?,
-            number_rows: rows,
-            return_field: self.0.return_field(schema)?,
-            config_options: Arc::new(self.0.config_options().clone()),
-        })
-    }
+pub(super) fn is_checked(name: &str) -> bool {
+    CHECKED_FUNCTIONS.contains(&name)
 }
 
-impl PhysicalExpr for TimeFunctionExpr {
-    fn data_type(&self, input: &Schema) -> Result<DataType> {
-        self.0.data_type(input)
+/// The values of a call of such a function; an error where one is NULL and no argument is.
+pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
+    if call.name() == DATE_BIN {
+        check_stride(call.args().first())?;
     }
-
-    fn nullable(&self, _input: &Schema) -> Result<bool> {
-        Ok(self.0.nullable())
+    let mut args = call.args().to_vec();
+    // Only arrays are rounded down before 1970.
+    if let (DATE_TRUNC, [_, time]) = (call.name(), args.as_mut_slice())
+        && let ColumnarValue::Scalar(value) = &*time
+        && matches!(value.data_type(), DataType::Timestamp(..))
+    {
+        *time = ColumnarValue::Array(value.to_array()?);
     }
-
-    fn return_field(&self, input: &Schema) -> Result<FieldRef> {
-        self.0.return_field(input)
-    }
-
-    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        let name = self.0.fun().name();
-        let args = self.0.args().iter().map(|arg| arg.evaluate(batch));
-        let mut args = args.collect::<Result<Vec<_>>>()?;
-        let is_constant = args
-            .iter()
-            .all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { batch.num_rows() };
-        // Only arrays are rounded down before 1970.
-        if let (DATE_TRUNC, [_, time]) = (name, args.as_mut_slice())
-            && let ColumnarValue::Scalar(value) = &*time
-            && matches!(value.data_type(), DataType::Timestamp(..))
+    let values = match convert_down(call)? {
+        Some(values) => values,
+        None => call.invoke(args)?,
+    };
+    check_present(call, &values)?;
+    match call.name() {
+        DATE_TRUNC => check_truncated(&call.array(1)?, &values)?,
+        DATE_BIN
+            if matches!(
+                values.data_type(),
+                DataType::Time32(_) | DataType::Time64(_)
+            ) =>
         {
-            *time = ColumnarValue::Array(value.to_array()?);
+            check_time_of_day(call, &values)?;
         }
-        let values = self.invoke(args.clone(), rows, batch.schema_ref())?;
-        let values = values.into_array_of_size(rows)?;
-        check_present(name, &args, &values)?;
-        if let (DATE_TRUNC, [_, ColumnarValue::Array(times)]) = (name, args.as_slice()) {
-            check_truncated(times, &values)?;
-        }
-        if is_constant {
-            return ScalarValue::try_from_array(&values, 0).map(ColumnarValue::Scalar);
-        }
-        Ok(ColumnarValue::Array(values))
+        _ => {}
     }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        self.0.args().iter().collect()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        Ok(Arc::new(Self::with_args(&self.0, children)))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
+    Ok(values)
 }
 
-impl Display for TimeFunctionExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
+/// The value of a function that converts to a coarser unit, which DataFusion rounds towards 1970; `None` for others.
+fn convert_down(call: &Call<'_>) -> Result<Option<ArrayRef>> {
+    use DataType::{Date32, Date64, Decimal128, Timestamp};
+    let is_number = call.name() == TO_UNIXTIME;
+    let to = match call.name() {
+        TO_UNIXTIME => Timestamp(TimeUnit::Second, None),
+        "to_timestamp_seconds" | "to_timestamp_millis" | "to_timestamp_micros" => {
+            call.return_type().clone()
+        }
+        _ => return Ok(None),
+    };
+    let values = call.array(0)?;
+    let times = match values.data_type() {
+        Timestamp(..) => cast_times(&values, &to)?,
+        Date32 | Date64 if is_number => cast_times(&values, &to)?,
+        Decimal128(_, scale @ 0..) if !is_number => cast(&floor(&values, *scale), &to)?,
+        data_type if data_type.is_string() && call.args().len() == 1 => {
+            let options = CastOptions {
+                safe: false,
+                ..CastOptions::default()
+            };
+            cast_with_options(&values, &to, &options)?
+        }
+        data_type if data_type.is_string() => {
+            let nanoseconds = Timestamp(TimeUnit::Nanosecond, None);
+            let function = to_timestamp_nanos(call.options());
+            let times = call.invoke_as(&function, &nanoseconds, call.args().to_vec())?;
+            cast_times(&times, &to)?
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(if is_number {
+        cast(&times, &DataType::Int64)?
+    } else {
+        times
+    }))
+}
+
+/// The whole numbers at or before decimals; null where there is none of 64 bits.
+fn floor(decimals: &ArrayRef, scale: i8) -> ArrayRef {
+    let factor = 10_i128.pow(scale.unsigned_abs().into());
+    let decimals = decimals.as_primitive::<Decimal128Type>();
+    let whole = decimals
+        .unary_opt::<_, Int64Type>(|decimal| i64::try_from(decimal.div_euclid(factor)).ok());
+    Arc::new(whole)
+}
+
+/// Refuses bins that do not go forwards: times before 1970 would be in the bin after theirs.
+fn check_stride(stride: Option<&ColumnarValue>) -> Result<()> {
+    let length = match stride {
+        Some(ColumnarValue::Scalar(ScalarValue::IntervalMonthDayNano(Some(stride)))) => {
+            let days = i128::from(stride.days) * 86_400_000_000_000;
+            i128::from(stride.months).min(0) + (days + i128::from(stride.nanoseconds)).min(0)
+        }
+        Some(ColumnarValue::Scalar(ScalarValue::IntervalDayTime(Some(stride)))) => {
+            i128::from(stride.days) * 86_400_000 + i128::from(stride.milliseconds)
+        }
+        _ => 0,
+    };
+    if length < 0 {
+        let message =
+            "the stride of date_bin has to be longer than zero, as in INTERVAL '15 minutes'";
+        return Err(DataFusionError::Execution(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// Fails if a bin of times of day begins on the day before.
+fn check_time_of_day(call: &Call<'_>, values: &ArrayRef) -> Result<()> {
+    let numbers = cast(values, &DataType::Int64)?;
+    let mut numbers = numbers.as_primitive::<Int64Type>().iter();
+    match numbers.position(|number| number.is_some_and(|number| number < 0)) {
+        None => Ok(()),
+        Some(row) => Err(out_of_range(DATE_BIN, &call.arrays()?, row)),
     }
 }
 
 /// Fails if a value is NULL where no argument is.
-fn check_present(name: &str, args: &[ColumnarValue], values: &ArrayRef) -> Result<()> {
+fn check_present(call: &Call<'_>, values: &ArrayRef) -> Result<()> {
     let Some(nulls) = values
         .logical_nulls()
         .filter(|nulls| nulls.null_count() > 0)
     else {
         return Ok(());
     };
-    let args = args.iter().map(|arg| arg.to_array(values.len()));
-    let args = args.collect::<Result<Vec<_>>>()?;
+    let args = call.arrays()?;
     let arg_nulls: Vec<Option<NullBuffer>> = args.iter().map(|arg| arg.logical_nulls()).collect();
     let unknown = NullBuffer::union_many(arg_nulls.iter().map(Option::as_ref));
     let is_known = |row: usize| unknown.as_ref().is_none_or(|unknown| unknown.is_valid(row));
     match (0..values.len()).find(|row| nulls.is_null(*row) && is_known(*row)) {
         None => Ok(()),
-        Some(row) => Err(out_of_range(name, &args, row)),
+        Some(row) => Err(out_of_range(call.name(), &args, row)),
     }
 }
 

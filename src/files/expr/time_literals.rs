@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, Utc};
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::{BinaryExpr, Case, Expr, ScalarFunction};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 use datafusion_functions::datetime::to_local_time;
@@ -26,6 +26,18 @@ pub(super) fn string_literal(expr: &Expr) -> Option<&str> {
         ) => Some(text),
         _ => None,
     }
+}
+
+/// Whether a text is an integer, which Arrow reads as a number of ticks since midnight where it is to be a time.
+pub(super) fn is_integer(text: &str) -> bool {
+    text.parse::<i64>().is_ok()
+}
+
+/// The error of an integer in the place of a time of day.
+pub(super) fn not_a_time(text: &str) -> DataFusionError {
+    DataFusionError::Execution(format!(
+        "the text {text:?} is not a time of day, such as '12:30:00'"
+    ))
 }
 
 /// The text, the unit and the zone of `TIMESTAMP '…'`.
@@ -159,7 +171,7 @@ pub(super) fn to_utc(expr: Expr, own_type: &DataType, other_type: &DataType) -> 
 }
 
 /// The unit that a timestamp needs so that adding this interval cuts nothing; `None` if it is no interval.
-pub(super) fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
+fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
     use ScalarValue::{IntervalDayTime, IntervalMonthDayNano, IntervalYearMonth};
     match interval {
         Expr::Literal(IntervalMonthDayNano(Some(interval_value)), _)
@@ -175,6 +187,61 @@ pub(super) fn interval_unit(interval: &Expr) -> Option<TimeUnit> {
         }
         _ => None,
     }
+}
+
+/// The unit that a timestamp needs so that adding an interval or a length of time cuts nothing; `None` for others.
+pub(super) fn added_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
+    interval_unit(expr).or_else(|| match expr.get_type(schema) {
+        Ok(DataType::Duration(unit)) => Some(unit),
+        _ => None,
+    })
+}
+
+/// Casts the times of `date_bin` to a unit that has the beginnings of its bins: those of 1.5 seconds are no seconds.
+pub(super) fn refine_bins(expr: Expr, schema: &DFSchema) -> Expr {
+    match expr {
+        Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "date_bin" => {
+            let unit = bin_unit(&args);
+            let args = args.into_iter().enumerate();
+            let args = args.map(|(at, arg)| match at {
+                1 => refine_timestamp(arg, unit, schema),
+                _ => arg,
+            });
+            Expr::ScalarFunction(ScalarFunction {
+                args: args.collect(),
+                func,
+            })
+        }
+        other => other,
+    }
+}
+
+/// The unit that bins of this length and this origin need; `None` if every unit has their beginnings.
+fn bin_unit(args: &[Expr]) -> Option<TimeUnit> {
+    let of_stride = match args.first() {
+        Some(Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(stride)), _)) => {
+            match stride.nanoseconds {
+                whole if whole % 1_000_000_000 == 0 => None,
+                millis if millis % 1_000_000 == 0 => Some(TimeUnit::Millisecond),
+                micros if micros % 1_000 == 0 => Some(TimeUnit::Microsecond),
+                _ => Some(TimeUnit::Nanosecond),
+            }
+        }
+        _ => None,
+    };
+    let of_origin = args.get(2).map(origin_unit);
+    of_stride.max(of_origin)
+}
+
+/// The coarsest unit that has the origin of bins.
+fn origin_unit(origin: &Expr) -> TimeUnit {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+    let Some((text, _, zone)) = timestamp_literal(origin) else {
+        return Nanosecond;
+    };
+    let has_origin = |unit: &TimeUnit| parse_timestamp(text, *unit, zone.as_ref()).is_some();
+    let mut units = [Second, Millisecond, Microsecond].into_iter();
+    units.find(has_origin).unwrap_or(Nanosecond)
 }
 
 /// Casts a timestamp or a date, to which an interval is added, to a timestamp of at least this unit.
