@@ -23,8 +23,9 @@ Item = TypeVar("Item")
 
 # How long the end waits for generators that run.
 _WAIT_SECONDS: Final = 5.0
-# How long none may run until the end goes on: threads between two calls come and get their error.
-_QUIET_SECONDS: Final = 0.1
+# How long none may run or end until the end goes on: threads between two calls come and get their error, and one that
+# got it asks for the GIL once more, to drop it.
+_QUIET_SECONDS: Final = 0.25
 _TICK_SECONDS: Final = 0.01
 
 _streams: set[weakref.ref[GeneratorType[Any, None, None]]] = set()
@@ -61,16 +62,24 @@ def _yield_items(items: Iterator[Item]) -> Iterator[Item]:
         yield item
 
 
+def _unfinished_streams() -> list[GeneratorType[Any, None, None]]:
+    streams = (ref() for ref in list(_streams))
+    return [stream for stream in streams if stream is not None and stream.gi_frame is not None]
+
+
 def _end_streams() -> None:
     global _ending_thread  # noqa: PLW0603 a process ends once
     _ending_thread = threading.get_ident()
+    count = len(_unfinished_streams())
+    if count == 0:
+        return
     end = time.monotonic() + _WAIT_SECONDS
-    last_run = time.monotonic()
+    last_change = time.monotonic()
     while (now := time.monotonic()) < end:
-        streams = [stream for ref in list(_streams) if (stream := ref()) is not None and stream.gi_frame is not None]
-        if any(stream.gi_running for stream in streams):
-            last_run = now
-        elif not streams or now - last_run > _QUIET_SECONDS:
+        streams = _unfinished_streams()
+        if len(streams) != count or any(stream.gi_running for stream in streams):
+            count, last_change = len(streams), now
+        elif now - last_change > _QUIET_SECONDS:
             return
         del streams
         time.sleep(_TICK_SECONDS)

@@ -25,7 +25,8 @@ impl CredentialSource for PyCredentialProvider {
         spawn_python(move |py| fetch(call.bind(py)))
             .await
             .map_err(|e| {
-                Error::other("the call of the credential provider panicked").with_source(e)
+                e.into_error()
+                    .context("the call of the credential provider")
             })?
             .map_err(|e| {
                 Error::new(

@@ -4,12 +4,12 @@
 //! parent's, because it does not have the parent's threads.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use pds::sync::blocking::{BlockingError, BlockingWork, THREAD_STACK_BYTES, run_blocking};
 use pds::sync::fork;
 use pds::sync::in_place::BlockingThread;
 use pds::sync::progress::with_progress;
@@ -25,12 +25,12 @@ use crate::progress::of_thread;
 
 /// How often a waiting call checks for signals, such as Ctrl-C.
 const SIGNAL_TICK: Duration = Duration::from_millis(100);
+/// After how many of these a call that has not begun is offered another thread.
+const OFFER_TICKS: u32 = 5;
 
 /// The most blocking threads. Every call takes one and may need others, so no call may ever wait for a thread that
 /// another call holds. Idle threads end soon.
 const MAX_THREADS: usize = 1 << 15;
-
-const THREAD_STACK_BYTES: usize = 64 << 20;
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static RUNTIME_PID: AtomicU32 = AtomicU32::new(0);
@@ -47,16 +47,17 @@ pub(crate) fn runtime_handle() -> Result<&'static Handle> {
         return Ok(unsafe { &*current }.handle());
     }
     let threads = pds::parquet::default_threads().clamp(2, 8);
-    check_threads(threads).map_err(|e| no_thread_error().with_source(e))?;
+    // One more for `keep_thread`.
+    check_threads(threads + 1).map_err(|e| BlockingError::NoThread(e).into_error())?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("pds-io")
-        // pyarrow walks filters by recursion; stack that is not used costs nothing.
         .thread_stack_size(THREAD_STACK_BYTES)
         .max_blocking_threads(MAX_THREADS)
         .enable_all()
         .build()
         .map_err(|e| Error::other("cannot start the async runtime").with_source(e))?;
+    keep_thread(runtime.handle())?;
     // Two threads may both get here; each runtime works, and the later one stays.
     let leaked: *mut Runtime = Box::leak(Box::new(runtime));
     RUNTIME.store(leaked, Ordering::Release);
@@ -80,29 +81,42 @@ fn check_threads(count: usize) -> io::Result<()> {
     })
 }
 
-fn no_thread_error() -> Error {
-    Error::other("the system has no thread for this call").with_hint(
-        "end other processes or threads, or raise their limit (`ulimit -u`), and try again",
-    )
+/// Has one of the runtime's blocking threads wait for ever. Without any, Tokio panics where the system refuses one, and
+/// prints that; with one, it queues the work, see [`BlockingWork`].
+fn keep_thread(runtime: &Handle) -> Result<()> {
+    let (sender, receiver) = mpsc::channel::<()>();
+    let waiting = BlockingWork::spawn(runtime, move || {
+        let _ = receiver.recv();
+    });
+    waiting.map_err(BlockingError::into_error)?;
+    std::mem::forget(sender);
+    Ok(())
 }
 
-/// Runs work on a thread that may block. After an error it is done late, or never.
+/// Runs work on a thread that may block, and nobody waits for it. After an error it is not done.
 pub(crate) fn spawn_blocking(runtime: &Handle, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    // It panics if the system has no thread for it.
-    let spawned = catch_unwind(AssertUnwindSafe(|| runtime.spawn_blocking(work)));
-    spawned.map(drop).map_err(|_panic| no_thread_error())
+    let begun = BlockingWork::spawn(runtime, work).map_err(BlockingError::into_error)?;
+    begun.watch(runtime);
+    Ok(())
 }
 
-/// Starts the future that `work` returns on a thread of its own, on which it stays, so it need not be `Send`.
+/// Starts the future that `work` returns on a thread of its own, on which it stays, so it need not be `Send`. If the
+/// system has no thread for it, the work is dropped.
 pub(crate) fn start<F: Future<Output = ()>>(
     runtime: &Handle,
     work: impl FnOnce() -> F + Send + 'static,
 ) -> Result<()> {
-    let on_thread = runtime.clone();
-    spawn_blocking(runtime, move || {
+    spawn_blocking(runtime, block_on(runtime.clone(), work))
+}
+
+fn block_on<F: Future<Output = ()>>(
+    runtime: Handle,
+    work: impl FnOnce() -> F + Send + 'static,
+) -> impl FnOnce() + Send + 'static {
+    move || {
         let _may_block = BlockingThread::enter();
-        on_thread.block_on(async move { work().await });
-    })
+        runtime.block_on(async move { work().await });
+    }
 }
 
 /// Runs the future that `work` returns to its end, without the GIL. Ctrl-C drops the future and raises
@@ -117,7 +131,7 @@ where
     let (sender, receiver) = mpsc::sync_channel(1);
     // `_alive` is dropped when this call returns, which ends the future.
     let (_alive, interrupted) = oneshot::channel::<()>();
-    let started = start(runtime, move || async move {
+    let future = move || async move {
         tokio::select! {
             // Work that blocked may be ready for its next step when the caller is gone.
             biased;
@@ -127,8 +141,10 @@ where
                 let _ = sender.send(done);
             }
         }
-    });
-    into_py_result(py, started)?;
+    };
+    let started = BlockingWork::spawn(runtime, block_on(runtime.clone(), future));
+    let started = into_py_result(py, started.map_err(BlockingError::into_error))?;
+    let mut ticks: u32 = 0;
     let receiver = Mutex::new(receiver);
     loop {
         let wait = || {
@@ -139,7 +155,14 @@ where
         };
         match py.detach(wait) {
             Ok(done) => return done.map_err(|e| to_python(py, &e)),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => {
+                py.check_signals()?;
+                ticks = ticks.wrapping_add(1);
+                if ticks.is_multiple_of(OFFER_TICKS) {
+                    let offered = started.offer_thread(runtime);
+                    into_py_result(py, offered.map_err(BlockingError::into_error))?;
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(to_python(
                     py,
@@ -158,9 +181,9 @@ pub(crate) fn into_py_result<T>(py: Python<'_>, result: Result<T>) -> PyResult<T
 /// Runs Python code off the async threads. If the caller is cancelled, the code goes on and keeps the caller's guard.
 pub(crate) async fn spawn_python<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> T + Send + 'static,
-) -> Result<T, tokio::task::JoinError> {
+) -> Result<T, BlockingError> {
     let guard = current_guard();
-    tokio::task::spawn_blocking(move || {
+    run_blocking(move || {
         let result = Python::attach(work);
         drop(guard);
         result

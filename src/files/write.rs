@@ -1,23 +1,18 @@
 //! Writing a stream of batches as files under their names: staged, then published.
 //!
 //! [`write_files`] gives the files that it wrote, in the order of the rows. After an error none of them stays; what
-//! could not be removed is logged. A call that is cancelled leaves files that no list names, which a vacuum removes.
+//! could not be removed is logged. A call that is cancelled removes them in the background, as `super::publish` says.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatchReader;
 
-use super::stage::{FooterMetadataFn, StagedFile, discard, stage_with_footers};
+use super::publish::publish_files;
+use super::stage::{FooterMetadataFn, stage_with_footers};
 use crate::error::Result;
 use crate::parquet::writer::{FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::Staging;
-use crate::store::staged_write::StagedWrite;
-use crate::sync::begun::run_to_end;
-use crate::sync::in_place::in_place;
-
-/// The maximum number of files that are published concurrently.
-const CONCURRENT_FILES: usize = 16;
 
 /// A name for a file, relative to the folder of its list, and its path in the store.
 #[derive(Debug, Clone)]
@@ -69,7 +64,8 @@ pub(crate) async fn write_files_with_footers(
     };
     let staged = stage_with_footers(store, staging, plan, input, targets, footers).await?;
     let names = std::mem::take(&mut *assigned.lock().unwrap_or_else(PoisonError::into_inner));
-    publish_files(store, &staged, &names).await?;
+    let paths = names.iter().map(|name| name.path.clone()).collect();
+    publish_files(store, &staged, paths).await?;
     let pairs = staged.into_iter().zip(names);
     Ok(pairs
         .map(|(file, name)| WrittenFile {
@@ -77,31 +73,4 @@ pub(crate) async fn write_files_with_footers(
             stats: file.stats,
         })
         .collect())
-}
-
-/// Publishes staged files under their names; after an error it removes all of them.
-async fn publish_files(store: &Store, files: &[StagedFile], names: &[FileName]) -> Result<()> {
-    let pending = files
-        .iter()
-        .zip(names)
-        .map(|(file, name)| file.staged.publish(store, &name.path));
-    // A Vec, because the future of the iterator itself would not be Send.
-    let pending: Vec<_> = pending.collect();
-    let is_single = pending.len() == 1;
-    let published = run_to_end(pending, CONCURRENT_FILES);
-    let published = if is_single {
-        in_place(published).await
-    } else {
-        published.await
-    };
-    if let Err(error) = published {
-        let staged: Vec<StagedWrite> = files.iter().map(|f| f.staged.clone()).collect();
-        discard(store, &staged).await;
-        let paths: Vec<String> = names.iter().map(|name| name.path.clone()).collect();
-        if let Err(e) = store.delete_all(&paths).await {
-            log::warn!("files of a failed write could not be removed; vacuum removes them: {e}");
-        }
-        return Err(error);
-    }
-    Ok(())
 }

@@ -5,7 +5,7 @@
 //! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table, [`read_columns`] reads the columns of
 //! one; [`ErrorKind::PartCorrupted`] if it is missing.
 //!
-//! If publishing fails, the staged file is discarded, and the file that may have been published is removed.
+//! If publishing fails or is cancelled, the staged file is discarded, and the file that may have been published is removed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,9 @@ use super::multihash::{Multihash, SHA3_256};
 use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{StagedFile, count_rows, discard, open, run_blocking, stage_with_hasher};
+use crate::files::{
+    StagedFile, count_rows, discard, open, publish_files, run_blocking, stage_with_hasher,
+};
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
@@ -49,11 +51,7 @@ pub(super) struct UncommittedSlice {
 
 /// Removes a slice that no block names. An error is logged only.
 pub(super) async fn remove_slice(chain: &Chain, slice: &Slice) {
-    remove_by_hash(chain, &slice.physical_hash).await;
-}
-
-async fn remove_by_hash(chain: &Chain, physical_hash: &Multihash) {
-    let path = chain.data_path(&physical_hash.to_string());
+    let path = chain.data_path(&slice.physical_hash.to_string());
     if let Err(e) = chain.store().delete(&path).await {
         log::warn!("the slice {path}, which no block names, could not be removed: {e}");
     }
@@ -107,13 +105,15 @@ pub(super) async fn write_slice(
     };
     let final_stats = std::mem::take(&mut *lock_stats(&stats));
     let (logical_hash, latest_event_time_micros, physical_hash) =
-        match publish_file(chain, file, final_stats).await {
+        match finish_hashes(file, final_stats).await {
             Ok(hashes) => hashes,
             Err(e) => {
                 discard(store, std::slice::from_ref(&file.staged)).await;
                 return Err(e);
             }
         };
+    let target = chain.data_path(&physical_hash.to_string());
+    publish_files(store, std::slice::from_ref(file), vec![target]).await?;
     let slice = Slice {
         logical_hash,
         physical_hash,
@@ -127,10 +127,8 @@ pub(super) async fn write_slice(
     }))
 }
 
-/// Gives the file the name of its hash. Returns the logical hash, the latest event time in microseconds, and the
-/// physical hash.
-async fn publish_file(
-    chain: &Chain,
+/// Returns the logical hash of a file, its latest event time in microseconds, and its physical hash.
+async fn finish_hashes(
     file: &StagedFile,
     stats: SliceStats,
 ) -> Result<(Multihash, Option<i64>, Multihash)> {
@@ -139,12 +137,6 @@ async fn publish_file(
         .sha3
         .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
     let physical_hash = Multihash::new(SHA3_256, &digest);
-    let target = chain.data_path(&physical_hash.to_string());
-    if let Err(e) = file.staged.publish(chain.store(), &target).await {
-        // The file may have got its name despite the error.
-        remove_by_hash(chain, &physical_hash).await;
-        return Err(e);
-    }
     Ok((logical_hash, latest_event_time_micros, physical_hash))
 }
 

@@ -15,6 +15,8 @@
 //! with a random identity or the time of the write; where that time is not the clock's, a write makes no block that
 //! exists already. A block that a caller appends unchanged is the exception.
 //!
+//! A folder that is a symbolic link is [`ErrorKind::InvalidPath`]: where it leads, objects may be another dataset's.
+//!
 //! Nothing is removed if a block cannot be read ([`ErrorKind::BlockCorrupted`]) or if an event of a later release may
 //! name files ([`ErrorKind::FormatNotSupported`]).
 
@@ -58,6 +60,9 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         );
         return Err(Error::invalid(message));
     }
+    let folders = FOLDERS.iter().chain(&[REFERENCES]);
+    let folders: Vec<String> = folders.map(|folder| chain.path(folder)).collect();
+    chain.store().refuse_links(&folders).await?;
     progress::begin_phase("list");
     // A new chain has no cache: only blocks that are in the store now count.
     let chain = &Chain::new(chain.store().clone(), chain.root())?;

@@ -13,6 +13,16 @@ use object_store::path::Path;
 use super::Store;
 use super::credentials::CredentialError;
 use crate::error::{Error, ErrorKind, format_error_chain};
+use crate::sync::blocking::BlockingError;
+
+impl From<BlockingError> for object_store::Error {
+    fn from(error: BlockingError) -> Self {
+        Self::Generic {
+            store: "thread",
+            source: error.into(),
+        }
+    }
+}
 
 impl Store {
     /// Maps an error of `object_store` to the engine's, with a kind that says what the caller can do.
@@ -78,6 +88,9 @@ impl Store {
             _ if text.contains("MultipartUpload not found") => (ErrorKind::NotFound, "not found"),
             _ if let Some(cause) = find_cause::<CredentialError>(error) => {
                 (cause.kind(), cause.reason())
+            }
+            _ if let Some(BlockingError::NoThread(_)) = find_cause(error) => {
+                (ErrorKind::Other, "the request was not begun")
             }
             _ if let Some(refusal) = classify_deletion(text) => refusal,
             // `object_store` has kinds for the answers to requests for objects, and none for those to listings.
@@ -180,6 +193,9 @@ fn hint(error: &object_store::Error, text: &str) -> Option<String> {
     if let Some(CredentialError::NotInChain(e) | CredentialError::SourceFailed(e)) =
         find_cause(error)
     {
+        return e.hint().map(ToOwned::to_owned);
+    }
+    if let Some(e) = find_cause::<BlockingError>(error) {
         return e.hint().map(ToOwned::to_owned);
     }
     let known = HINTS.iter().find(|(part, _)| text.contains(part));

@@ -124,7 +124,7 @@ impl std::fmt::Debug for Store {
 
 /// The direct content of a folder.
 #[derive(Debug, Default)]
-pub struct Folder {
+pub struct FolderListing {
     /// Its files, with paths relative to the store.
     pub files: Vec<ObjectMeta>,
     /// Its subfolders, as paths relative to the store.

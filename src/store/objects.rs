@@ -21,8 +21,9 @@ use object_store::{
 use super::condition::KeyListing;
 use super::failure::failed_deletion;
 use super::metrics::RequestKind;
-use super::{Folder, Store, limit};
+use super::{FolderListing, Store, limit};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::blocking::{BlockingError, run_blocking};
 
 /// The attempts of an idempotent request in all; the layer below has its own retries in each.
 const MAX_ATTEMPTS: u32 = 4;
@@ -216,9 +217,9 @@ impl Store {
     }
 
     /// The files and subfolders directly in `folder`; leaves out the same as [`Store::list`].
-    pub async fn list_folder(&self, folder: &str) -> Result<Folder> {
+    pub async fn list_folder(&self, folder: &str) -> Result<FolderListing> {
         let listing = self.list_keys(folder, false).await?;
-        Ok(Folder {
+        Ok(FolderListing {
             files: listing
                 .objects
                 .into_iter()
@@ -346,12 +347,7 @@ impl Store {
     /// Refuses a folder that is to be deleted and is a symbolic link of local files ([`ErrorKind::InvalidPath`]): the
     /// folder where the link leads would be emptied.
     pub async fn refuse_link(&self, folder: &str) -> Result<()> {
-        let key = self.folder_key(folder)?;
-        let is_link = match &self.inner.local {
-            Some(local) if !key.is_root() => self.send_once(folder, local.is_link(&key)).await?,
-            _ => false,
-        };
-        if !is_link {
+        if !self.is_link(folder).await? {
             return Ok(());
         }
         let message = format!(
@@ -361,13 +357,35 @@ impl Store {
         Err(Error::new(ErrorKind::InvalidPath, message).with_path(folder))
     }
 
+    /// Refuses folders, below which unused objects are to be removed, if one is a symbolic link of local files
+    /// ([`ErrorKind::InvalidPath`]): where the link leads, they may be in use.
+    pub(crate) async fn refuse_links(&self, folders: &[String]) -> Result<()> {
+        for folder in folders {
+            if self.is_link(folder).await? {
+                let message = format!(
+                    "{folder:?} is a symbolic link, and what is removed below it may be another's; nothing was \
+                     removed; move the folder where it leads to the place of the link"
+                );
+                return Err(Error::new(ErrorKind::InvalidPath, message).with_path(folder));
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_link(&self, folder: &str) -> Result<bool> {
+        let key = self.folder_key(folder)?;
+        match &self.inner.local {
+            Some(local) if !key.is_root() => self.send_once(folder, local.is_link(&key)).await,
+            _ => Ok(false),
+        }
+    }
+
     /// Removes `folder` and its empty subfolders from local files; in other stores folders are only parts of keys.
     pub async fn remove_empty_folder(&self, folder: &str) -> Result<()> {
         let key = self.folder_key(folder)?;
         if let Some(local) = self.inner.local.clone() {
-            tokio::task::spawn_blocking(move || local.remove_empty_tree(&key))
-                .await
-                .map_err(|e| Error::other(format!("worker thread panicked: {e}")).with_source(e))?;
+            let removed = run_blocking(move || local.remove_empty_tree(&key)).await;
+            removed.map_err(BlockingError::into_error)?;
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 
 use std::cell::Cell;
 
+use super::blocking::BlockingWork;
+
 thread_local! {
     static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
@@ -36,7 +38,7 @@ impl Drop for BlockingThread {
 
 /// Runs `work`, one step of a call that waits for nothing else meanwhile.
 pub(crate) fn in_place<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    // Callers would hold the whole of it.
+    // Boxed, or the future of each caller would contain it.
     let work = IN_PLACE.scope((), Box::pin(work));
     async move {
         let result = work.await;
@@ -46,13 +48,18 @@ pub(crate) fn in_place<T>(work: impl Future<Output = T>) -> impl Future<Output =
     }
 }
 
-/// Runs work in place on a thread of its own, which nobody waits for.
+/// Runs work in place on a thread of its own, which nobody waits for. Without a thread for it, it is dropped.
 pub(crate) fn spawn_in_place(work: impl Future<Output = ()> + Send + 'static) {
     let runtime = tokio::runtime::Handle::current();
-    tokio::task::spawn_blocking(move || {
+    let on_thread = runtime.clone();
+    let begun = BlockingWork::spawn(&runtime, move || {
         let _may_block = BlockingThread::enter();
-        runtime.block_on(in_place(work));
+        on_thread.block_on(in_place(work));
     });
+    match begun {
+        Ok(begun) => begun.watch(&runtime),
+        Err(e) => log::warn!("work was not done: {e}"),
+    }
 }
 
 /// Whether to block here instead of in another thread.

@@ -1,9 +1,10 @@
-//! What tasks and threads share: hashes that are computed together, guards that outlive a cancelled call, work that ends
-//! once it began, locks that outlive a fork, and how far an operation is.
+//! What tasks and threads share: hashes that are computed together, guards that outlive a cancelled call, work that
+//! ends once it began, threads that may block, locks that outlive a fork, and how far an operation is.
 //!
-//! Nothing here returns an error or knows what it is used for.
+//! Nothing here knows what it is used for. The only error is that of [`blocking`].
 
 pub(crate) mod begun;
+pub mod blocking;
 pub mod fork;
 pub(crate) mod hash;
 pub mod in_place;

@@ -29,10 +29,10 @@ use std::time::Duration;
 use object_store::{GetOptions, ObjectMeta};
 
 use super::folder::{Folder, list_objects};
-use super::manifest::Header;
+use super::manifest::ManifestHeader;
 use super::names;
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
-use super::vacuum::{Vacuumable, before, store_time};
+use super::vacuum::{Vacuumable, before, refuse_links, store_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::begun::run_to_end;
 
@@ -44,10 +44,11 @@ const MIN_LEFTOVER_AGE: Duration = Duration::from_hours(24);
 const CONCURRENT_DELETIONS: usize = 16;
 
 /// Removes the versions of a folder and all of its objects. Fails with [`ErrorKind::NotFound`] if there are none, with
-/// [`ErrorKind::InvalidPath`] if the folder is a symbolic link, and with [`ErrorKind::Unavailable`] if writers add
+/// [`ErrorKind::InvalidPath`] if the folder or one of objects in it is a symbolic link, and with [`ErrorKind::Unavailable`] if writers add
 /// objects all the time.
 pub async fn remove_versions<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
     folder.store().refuse_link(folder.root()).await?;
+    refuse_links(folder).await?;
     let target = match folder.find_newest().await {
         Ok(Some(newest)) => Target::Versions(newest.manifest),
         Ok(None) => Target::Leftovers,
@@ -190,7 +191,7 @@ impl<M: Vacuumable> Target<M> {
 }
 
 /// Whether a manifest is of the commit `newest`, or of one before or after it.
-fn descends(header: Header<'_>, newest: Header<'_>) -> bool {
+fn descends(header: ManifestHeader<'_>, newest: ManifestHeader<'_>) -> bool {
     if header.version < newest.version {
         newest.commit_id_of(header.version) == Some(header.commit_id)
     } else {

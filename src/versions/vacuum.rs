@@ -14,6 +14,9 @@
 //! The names of manifests recur where all versions are removed and others created, so they are removed by their ETags: a
 //! request that is late hits nothing that came later. Other names do not recur.
 //!
+//! A folder of manifests or of other objects that is a symbolic link is [`ErrorKind::InvalidPath`], before anything is
+//! written: what this folder does not reference may be what others do.
+//!
 //! Nothing is removed, and the error is [`ErrorKind::ManifestCorrupted`], if the manifest of a retained
 //! version is missing, because its references are not known. If another vacuum has raised the floor
 //! further, this one stops without an error.
@@ -111,6 +114,7 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
     timeout: Duration,
     prepare: impl AsyncFnOnce() -> Result<()>,
 ) -> Result<VacuumReport> {
+    refuse_links(folder).await?;
     progress::begin_phase("list");
     let now = store_time(folder).await?;
     let cutoffs = Cutoffs {
@@ -151,25 +155,40 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
             }
         }
         remove_hidden(&folder.store, &hidden).await;
-        let manifests = report.manifests.iter().zip(e_tags);
-        let removals = manifests.map(|(relative, e_tag)| {
-            let path = folder.path(relative);
-            async move {
-                let store = &folder.store;
-                store
-                    .delete_unchanged(&path, e_tag.as_deref())
-                    .await
-                    .map(drop)
-            }
-        });
-        // A Vec, because the future of the iterator itself would not be Send.
-        run_to_end(removals.collect(), CONCURRENT_DELETIONS).await?;
+        remove_manifests(folder, &report.manifests, e_tags).await?;
     }
     if let Some(progress) = &progress {
         progress.add_files(uncounted);
         progress.add_bytes(report.bytes);
     }
     Ok(report)
+}
+
+/// Removes manifests unless they have changed since they had these `e_tags`.
+async fn remove_manifests<M: Vacuumable>(
+    folder: &Folder<M>,
+    manifests: &[String],
+    e_tags: Vec<Option<String>>,
+) -> Result<()> {
+    let removals = manifests.iter().zip(e_tags).map(|(relative, e_tag)| {
+        let path = folder.path(relative);
+        async move {
+            let store = &folder.store;
+            store
+                .delete_unchanged(&path, e_tag.as_deref())
+                .await
+                .map(drop)
+        }
+    });
+    // A Vec, because the future of the iterator itself would not be Send.
+    run_to_end(removals.collect(), CONCURRENT_DELETIONS).await
+}
+
+/// Refuses a folder in which one that objects are removed from is a symbolic link.
+pub(crate) async fn refuse_links<M: Vacuumable>(folder: &Folder<M>) -> Result<()> {
+    let below = M::FOLDERS.iter().chain(&[names::MANIFESTS]);
+    let paths: Vec<String> = below.map(|relative| folder.path(relative)).collect();
+    folder.store.refuse_links(&paths).await
 }
 
 /// Refuses a folder whose versions were removed and created again since `manifest`: what was listed may be the new ones'.

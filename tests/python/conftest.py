@@ -110,6 +110,12 @@ def _hash(item: pytest.Item) -> int:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def sigterm() -> None:
+    """The signal ends a process: Dagster leaves it an exception, which a child that waits may never notice."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def hostile() -> Iterator[bool]:
     """Whether this run is the hostile one, in which small sizes are the defaults."""

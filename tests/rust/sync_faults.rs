@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use object_store::PutMode;
 use pds::clock::SystemClock;
 use pds::parquet::options::WriteOptions;
 use pds::store::local::{DiskChange, DiskJournal, LocalStore};
@@ -63,6 +64,23 @@ impl DiskJournal for CancellingSync {
         } else {
             Ok(())
         }
+    }
+}
+
+/// Says that the first sync has begun, and waits until it may go on.
+#[derive(Debug)]
+struct WaitingSync(Mutex<Option<(oneshot::Sender<()>, mpsc::Receiver<()>)>>);
+
+impl DiskJournal for WaitingSync {
+    fn record(&self, _change: DiskChange) {}
+
+    fn before_sync(&self, _path: &Path) -> std::io::Result<()> {
+        let first = self.0.lock().unwrap().take();
+        if let Some((begun, go_on)) = first {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        Ok(())
     }
 }
 
@@ -170,6 +188,37 @@ async fn a_call_that_is_cancelled_while_its_file_is_synced_commits_nothing() {
         .sleep(Duration::from_millis(500))
         .await;
     assert_eq!(append_rows(&table).await.unwrap(), old + 1);
+}
+
+/// Its thread goes on, and would give its file the name after a later write did.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_cancelled_does_not_replace_a_later_one() {
+    for mode in [PutMode::Overwrite, PutMode::Create] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path(), None);
+        let (begun, has_begun) = oneshot::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let journal = Arc::new(WaitingSync(Mutex::new(Some((begun, may_go_on)))));
+        let interrupted = store_in(folder.path(), Some(journal));
+        tokio::select! {
+            biased;
+            begun = has_begun => begun.unwrap(),
+            _ = interrupted.put("a", "old".into(), mode) => panic!("it was not interrupted"),
+        }
+        store
+            .put("a", "new".into(), PutMode::Overwrite)
+            .await
+            .unwrap();
+        store.delete("a").await.unwrap();
+        store.put("b", "new".into(), PutMode::Create).await.unwrap();
+        go_on.send(()).unwrap();
+        // The hidden file of the interrupted call is the last that goes.
+        while std::fs::read_dir(folder.path()).unwrap().count() > 1 {
+            assert!(!store.is_file("a").await.unwrap(), "it was written late");
+            store.clock().sleep(Duration::from_millis(5)).await;
+        }
+        assert!(store.is_file("b").await.unwrap());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind as IoKind;
 use std::path::{Path as FsPath, PathBuf};
-use std::sync::Arc;
 
 use object_store::Result;
 use object_store::path::Path;
@@ -55,8 +54,9 @@ impl LocalStore {
     }
 
     /// The same store, which records its changes in `journal`.
+    #[cfg(feature = "testing")]
     #[must_use]
-    pub fn with_journal(mut self, journal: Arc<dyn DiskJournal>) -> Self {
+    pub fn with_journal(mut self, journal: std::sync::Arc<dyn DiskJournal>) -> Self {
         self.journal = Some(journal);
         self
     }

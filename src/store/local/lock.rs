@@ -20,6 +20,7 @@ use object_store::path::Path;
 use object_store::{Error, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::caller::check_awaited;
 use super::{DiskChange, LocalStore, etag};
 use crate::store::condition::Condition;
 use crate::store::content_tag::content_tag;
@@ -155,7 +156,10 @@ fn wait_for_lock(key: &Path, path: &FsPath) -> Result<Option<FileLock>> {
         match try_lock(path, false) {
             Ok(LockAttempt::Acquired(lock)) => return Ok(Some(lock)),
             Ok(LockAttempt::Moved) => {}
-            Ok(LockAttempt::Busy) => std::thread::sleep(LOCK_RETRY_DELAY),
+            Ok(LockAttempt::Busy) => {
+                check_awaited(key)?;
+                std::thread::sleep(LOCK_RETRY_DELAY);
+            }
             Err(e) if matches!(e.kind(), IoKind::NotFound | IoKind::NotADirectory) => {
                 return Ok(None);
             }
@@ -304,6 +308,7 @@ impl LocalStore {
         {
             return Err(precondition_error(key));
         }
+        check_awaited(key)?;
         self.unlink_unsynced(key, &path)
     }
 
@@ -314,6 +319,7 @@ impl LocalStore {
         to: &Path,
         condition: &Condition,
     ) -> Result<Option<String>> {
+        check_awaited(to)?;
         match condition {
             Condition::Always => self.rename_over(from, to)?,
             Condition::Absent => {

@@ -7,9 +7,12 @@
 //! [`crate::dataset`] cleans them up. `self::durability` decides what reaches the disk when, `self::listing` lists,
 //! `self::rename` moves files that others may replace.
 //!
+//! A call that is cancelled changes nothing after that, see `self::caller`.
+//!
 //! Errors are `object_store`'s: `NotFound` for a folder too, `InvalidPath` for a path outside the root, `Precondition`
 //! for a file that is not the expected version. Multipart uploads are not implemented; `super::stage` has its own way.
 
+mod caller;
 mod durability;
 mod listing;
 pub(super) mod lock;
@@ -33,6 +36,7 @@ use object_store::{
     PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
+use self::caller::{check_awaited, run_awaited};
 pub use self::durability::{DiskChange, DiskJournal};
 use super::condition::Condition;
 use super::failure::{
@@ -236,6 +240,7 @@ impl LocalStore {
     }
 
     fn move_into_place(&self, temp: &Path, key: &Path, mode: &PutMode) -> Result<()> {
+        check_awaited(key)?;
         match mode {
             PutMode::Overwrite => self.rename_over(temp, key),
             PutMode::Create => self.link_new(temp, key),
@@ -331,7 +336,7 @@ impl LocalStore {
             drop(lock);
             result
         };
-        tokio::task::spawn_blocking(task).await?
+        run_awaited(task).await
     }
 }
 
@@ -428,6 +433,7 @@ impl ObjectStore for LocalStore {
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let (from, to) = (from.clone(), to.clone());
         self.run_blocking(move |s| {
+            check_awaited(&to)?;
             if options.target_mode == RenameTargetMode::Create {
                 let (source, target) = (s.resolve(&from)?, s.resolve(&to)?);
                 s.make_folder_of(&target)

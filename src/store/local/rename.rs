@@ -15,6 +15,7 @@ use object_store::{CopyMode, Error, Result};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
+use super::caller::check_awaited;
 use super::{DiskChange, LocalStore, etag};
 use crate::store::failure::{already_exists_error, find_cause, map_io_error, map_write_error};
 
@@ -65,6 +66,7 @@ impl LocalStore {
                 implementer: self.to_string(),
             });
         }
+        check_awaited(from)?;
         let renamed = match mode {
             CopyMode::Overwrite => self.rename_over(from, to),
             CopyMode::Create => self.rename_new(from, to),

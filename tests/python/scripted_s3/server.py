@@ -110,8 +110,9 @@ class ScriptedS3:
 
     def __init__(self, ignores: frozenset[str] = CLASS_A) -> None:
         self.bucket = Bucket(ignores=ignores)
+        # What came in, in order; and before the last restart. Likewise what was applied.
         self.seen: list[Request] = []
-        # What was applied, in order; and before the last restart.
+        self.seen_before: list[Request] = []
         self.log: list[Event] = []
         self.log_before: list[Event] = []
         # Called after every request that changed something, while nothing else changes.
@@ -156,7 +157,7 @@ class ScriptedS3:
             self._rules = []
             self._faults = dict(faults or {})
             self._numbers = itertools.count()
-            self.seen = []
+            self.seen, self.seen_before = [], self.seen
             self.log, self.log_before = [], self.log
             self.held.clear()
             self.released.clear()

@@ -158,11 +158,21 @@ def _pool_task(ds: pds.ParquetDatasetStore, number: int) -> int:
 
 
 def test_multiprocessing_with_fork(shared: pds.ParquetDatasetStore) -> None:
+    # A pool ends its workers by this signal. Where it raises an exception instead, as Dagster would have it, one that
+    # comes as a worker begins to wait for the pool's lock does not wake it, and the pool waits for it for ever.
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     context = multiprocessing.get_context("fork")
     with context.Pool(2) as pool:
         rows = pool.starmap_async(_pool_task, [(shared, number) for number in range(6)])
         assert rows.get(timeout=60) == [1000 - number for number in range(6)]
     assert len(shared.list_datasets("pool")) == 6
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+def test_no_test_inherits_what_another_made_of_sigterm(turn: str) -> None:
+    """The second of them would, without the fixture that puts it back."""
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, turn
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])

@@ -20,10 +20,14 @@ from remote_store.backends import MemoryBackend
 
 import hung
 import pds
-from scripted_s3 import ScriptedS3
+from pds import odf
+from producers.engines import RepeatingEngine, Spread
+from scripted_s3 import Rule, ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from scripted_s3 import Request
 
 LIMIT_SECONDS = 2
 TRIES = 3
@@ -130,6 +134,59 @@ def test_uploads_in_flight_are_aborted() -> None:
             time.sleep(0.05)
         assert server.bucket.uploads == {}
         assert server.snapshot() == {}
+
+
+def _stage_rows(store: pds.Store) -> Callable[[], object]:
+    """An update whose rows an engine stages, in three files."""
+    pipeline = pds.Pipeline(store, "p", engine=RepeatingEngine())
+    pipeline._page_rows, pipeline._file_rows = 1, 1
+    pipeline.source("numbers", key=pa.int64(), value=pa.int64())
+    pairs = pa.table({"key": [1, 2, 3], "value": [1, 2, 3]})
+    pipeline.update(numbers=pds.Changes(pairs))
+    return lambda: pipeline.update(numbers=pds.Changes(Spread([pairs])))
+
+
+def _append_rows(store: pds.Store) -> Callable[[], object]:
+    table = pds.Table.create(store, "t", ROWS.schema, options=pds.WriteOptions(max_rows_per_file=1))
+    table.append(ROWS)
+    return lambda: table.append(ROWS)
+
+
+def _ingest_rows(store: pds.Store) -> Callable[[], object]:
+    chain = odf.Dataset.create(store, "d")
+    chain.ingest(ROWS)
+    return lambda: chain.ingest(ROWS)
+
+
+@pytest.mark.parametrize(("prepare", "files"), [(_stage_rows, 3), (_append_rows, 3), (_ingest_rows, 1)])
+def test_files_that_have_their_names_are_removed(
+    prepare: Callable[[pds.Store], Callable[[], object]], files: int
+) -> None:
+    """No version lists them: they are there, the last one on its way, when Ctrl-C comes."""
+    with ScriptedS3() as server:
+        write = prepare(pds.Store("s3://bucket/p", storage_options=server.options() | {"stall_timeout": "60"}))
+        before = server.snapshot()
+
+        def is_file(request: Request) -> bool:
+            return request.verb == "put" and any(folder in request.key for folder in ("/data/", "/run/"))
+
+        last = server.add(Rule(is_file, "hold after", skip=files - 1, times=1))
+
+        def interrupt() -> None:
+            last.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        thread.join()
+        assert len(server.snapshot().keys() - before.keys()) == files
+        server.released.set()
+        limit = time.monotonic() + 30
+        while server.snapshot() != before and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert server.snapshot().keys() == before.keys()
 
 
 @pytest.mark.parametrize("name", ["overwrite", "delete_dataset", "clean_dataset"])
