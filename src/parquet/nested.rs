@@ -3,7 +3,8 @@
 //! [`check_required`], [`check_digits`] and [`check_whole_days`] refuse values that a file could not store as their
 //! type says; the errors are of the kind `InvalidInput` and name the column. A value is visible unless it or something
 //! around it is null. What is not visible may be anything and is not checked. [`with_hidden_keys_null`] hides such
-//! dictionary keys from casts, sorts and comparisons.
+//! dictionary keys from casts, sorts and comparisons, [`with_null_keys`] nulls among a dictionary's values from casts:
+//! Arrow makes empty views of them.
 
 use std::sync::Arc;
 
@@ -19,26 +20,34 @@ use arrow_schema::{ArrowError, DataType, FieldRef};
 use crate::error::{Error, Result};
 
 /// The fields within a struct, list or map; none for other types.
-fn child_fields(data_type: &DataType) -> &[FieldRef] {
+pub(crate) fn child_fields(data_type: &DataType) -> &[FieldRef] {
     match data_type {
         DataType::Struct(fields) => fields,
         DataType::List(field)
         | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
         | DataType::Map(field, _) => std::slice::from_ref(field),
         _ => &[],
     }
 }
 
-/// Whether a type or one within it is such.
+/// As [`child_fields`], but none for a list view, of which [`visible_children`] knows nothing.
+fn fields_to_check(data_type: &DataType) -> &[FieldRef] {
+    match data_type {
+        DataType::ListView(_) | DataType::LargeListView(_) => &[],
+        _ => child_fields(data_type),
+    }
+}
+
+/// Whether the predicate holds for a type, or for one within it.
 pub(crate) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
     let inner = match data_type {
         DataType::Dictionary(_, values) => {
             return predicate(data_type) || contains_type(values, predicate);
         }
-        DataType::RunEndEncoded(_, field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field) => std::slice::from_ref(field),
+        DataType::RunEndEncoded(_, field) => std::slice::from_ref(field),
         _ => child_fields(data_type),
     };
     predicate(data_type)
@@ -81,7 +90,7 @@ fn visible_items<Offset: OffsetSizeTrait>(
 pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
         let required = |data_type: &DataType| {
-            child_fields(data_type)
+            fields_to_check(data_type)
                 .iter()
                 .any(|field| !field.is_nullable())
         };
@@ -102,7 +111,7 @@ pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
 /// Whether a nested field that is not nullable has a visible null.
 fn has_forbidden_null(data: &ArrayData, outer: Option<&NullBuffer>) -> bool {
     let nulls = NullBuffer::union(outer, data.nulls());
-    let fields = child_fields(data.data_type());
+    let fields = fields_to_check(data.data_type());
     if fields.is_empty() {
         return false;
     }
@@ -171,7 +180,6 @@ fn child_target_type<'t>(data_type: &DataType, target: &'t DataType, child: usiz
         }
         // Unpacked: the values get the target type itself.
         (DataType::Dictionary(..) | DataType::RunEndEncoded(..), target) => target,
-        (_, DataType::ListView(field) | DataType::LargeListView(field)) => field.data_type(),
         (_, target) => child_fields(target)
             .get(child)
             .map_or(target, |field| field.data_type()),
@@ -250,12 +258,49 @@ fn find_overflow<T: DecimalType>(
 /// Adds the nulls of nested arrays to the dictionaries within them: a key that is not visible may be anything, also one
 /// that its dictionary does not have.
 pub(super) fn with_hidden_keys_null(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let is_dictionary = |data_type: &DataType| matches!(data_type, DataType::Dictionary(..));
     let data_type = array.data_type();
     if !data_type.is_nested() || !contains_type(data_type, is_dictionary) {
         return Ok(Arc::clone(array));
     }
     Ok(make_array(mask_hidden_keys(array.to_data(), None)?))
+}
+
+/// The array with nulls for the keys of dictionaries whose value is null, at any depth.
+pub(crate) fn with_null_keys(array: &ArrayRef) -> ArrayRef {
+    if !contains_type(array.data_type(), is_dictionary) {
+        return Arc::clone(array);
+    }
+    let data = array.to_data();
+    if has_null_values(&data) {
+        make_array(to_null_keys(data))
+    } else {
+        Arc::clone(array)
+    }
+}
+
+fn has_null_values(data: &ArrayData) -> bool {
+    let mut children = data.child_data().iter();
+    if is_dictionary(data.data_type()) {
+        children.any(|values| values.null_count() > 0)
+    } else {
+        children.any(has_null_values)
+    }
+}
+
+fn to_null_keys(data: ArrayData) -> ArrayData {
+    let builder = data.clone().into_builder();
+    let builder = if is_dictionary(data.data_type()) {
+        builder.nulls(make_array(data.clone()).logical_nulls())
+    } else {
+        let children = data.child_data().iter().cloned().map(to_null_keys);
+        builder.child_data(children.collect())
+    };
+    // Items that may not be null stay as they are.
+    builder.build().unwrap_or(data)
+}
+
+fn is_dictionary(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Dictionary(..))
 }
 
 /// Whether a dictionary is within an array that has nulls, which may hide keys; `is_hidden` if one around `data` has.
@@ -294,7 +339,7 @@ fn with_first_keys(data: &ArrayData, visible: &NullBuffer) -> Result<ArrayData, 
 
 fn mask_hidden_keys(data: ArrayData, outer: Option<&NullBuffer>) -> Result<ArrayData, ArrowError> {
     use DataType::{Dictionary, FixedSizeList, LargeList, List, Map, Struct};
-    let is_dictionary = matches!(data.data_type(), Dictionary(..));
+    let is_dictionary = is_dictionary(data.data_type());
     if !is_dictionary && !data.data_type().is_nested() {
         return Ok(data);
     }

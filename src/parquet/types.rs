@@ -20,7 +20,7 @@ use arrow_schema::{
     ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
 };
 
-use super::nested::{check_whole_days, may_hide_keys, with_hidden_keys_null};
+use super::nested::{check_whole_days, may_hide_keys, with_hidden_keys_null, with_null_keys};
 use super::pack::{pack, unpack_type};
 use crate::error::{Error, Result};
 
@@ -166,7 +166,8 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         safe: false,
         ..CastOptions::default()
     };
-    let source = &with_hidden_keys_null(array).map_err(conversion_error)?;
+    let source = with_hidden_keys_null(array).map_err(conversion_error)?;
+    let source = &with_null_keys(&source);
     let unpacked_type = &unpack_type(source.data_type(), target);
     let converted = match cast_with_options(source, unpacked_type, &options) {
         Ok(converted) => converted,
@@ -257,12 +258,20 @@ pub(crate) fn without_hidden_keys(array: &ArrayRef, column: &str) -> Result<Arra
         .map_err(|e| Error::invalid(format!("column {column:?}: {e}")).with_source(e))
 }
 
-/// Puts nulls for the keys of dictionaries that are under a null of a struct or list, in every column of `batch`.
-pub fn batch_without_hidden_keys(batch: &RecordBatch) -> Result<RecordBatch> {
+/// Puts nulls for the keys of dictionaries that are under a null of a struct or list, or whose value is null, in every
+/// column of `batch`. What must not be null stays as it is, to be refused by its name.
+pub fn batch_with_plain_keys(batch: &RecordBatch) -> Result<RecordBatch> {
     let schema = batch.schema();
     let columns = schema.fields().iter().zip(batch.columns());
     let columns = columns
-        .map(|(field, column)| without_hidden_keys(column, field.name()))
+        .map(|(field, column)| {
+            let column = without_hidden_keys(column, field.name())?;
+            Ok(if field.is_nullable() {
+                with_null_keys(&column)
+            } else {
+                column
+            })
+        })
         .collect::<Result<Vec<_>>>()?;
     batch_with_row_count(&schema, columns, batch.num_rows())
 }

@@ -8,6 +8,7 @@ use arrow_schema::SchemaRef;
 use super::graph::StageNode;
 use super::keys::{check_nulls, normalize, retype};
 use super::layers::to_error;
+use super::plain_values::plain_values;
 use super::tables::STATE;
 use crate::error::{Error, Result};
 use crate::parquet::types::without_hidden_keys;
@@ -42,7 +43,7 @@ pub(super) fn check_emitted(
     let columns = columns.zip(schema.fields());
     let columns = columns.map(|(column, field)| {
         let column = without_hidden_keys(column, field.name())?;
-        retype(&column, field.data_type())
+        retype(&plain_values(&column)?, field.data_type())
     });
     let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
     columns[0] = normalize(&columns[0]);

@@ -7,7 +7,7 @@ use arrow_schema::ArrowError;
 use arrow_select::filter::filter_record_batch;
 
 use super::cursor::Cursor;
-use super::diff::{Delta, distinct, keys_only};
+use super::diff::{Delta, KeyWriter, distinct, keys_only};
 use super::key_rows::{FirstRows, SplitKeys};
 use super::layers::{newest_rows, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
@@ -105,16 +105,42 @@ impl FeederTable<'_> {
     fn rows(&self, keys: Keys<'_>) -> Result<SortedBatches> {
         let columns = self.table.shape.visible;
         let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
-        let rows = self.table.read_under(newer, keys, columns)?;
-        Ok(match keys {
-            // What the update adds may be of other keys.
-            Keys::Of(keys) if self.delta.is_some() => {
-                let order = self.table.shape.keys(1)?;
-                let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
-                Box::new(WithKeys { rows, keys, order })
+        let (Keys::Of(keys), Some(delta)) = (keys, self.delta) else {
+            return self.table.read_under(newer, keys, columns);
+        };
+        let order = self.table.shape.keys(1)?;
+        let stored = if self.has_whole_keys() {
+            self.not_in_delta(keys, delta, &order)?
+        } else {
+            keys.clone()
+        };
+        let rows = self.table.read_under(newer, Keys::Of(&stored), columns)?;
+        // What the update adds may be of other keys.
+        let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
+        Ok(Box::new(WithKeys { rows, keys, order }))
+    }
+
+    /// Whether what an update adds of a key is all that it has: a source's keys are replaced, a group has one row.
+    fn has_whole_keys(&self) -> bool {
+        self.table.shape.wins_by == 1 || self.columns.has_state
+    }
+
+    /// Those of some keys of which the update adds nothing.
+    fn not_in_delta(&self, keys: &Spill, delta: &Delta, order: &Arc<SortKeys>) -> Result<Spill> {
+        let (keys, added) = (keys_only(keys)?, delta.rows.read().map_err(to_error)?);
+        let walk = || -> Result<Spill, ArrowError> {
+            let (mut keys, mut added) = (Cursor::new(keys, order)?, Cursor::new(added, order)?);
+            let mut rest = KeyWriter::new(&self.table.shape, 1, self.table.memory_bytes / 2);
+            while let (Some(key), Some(row)) = (keys.key(), keys.row()) {
+                added.seek(key)?;
+                if !added.is_at(key) {
+                    rest.add(row, 0)?;
+                }
+                keys.advance()?;
             }
-            _ => rows,
-        })
+            rest.finish()
+        };
+        walk().map_err(to_error)
     }
 
     /// What the update takes away of them, and what comes in its place, both in the order of the key.

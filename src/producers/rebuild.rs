@@ -199,13 +199,13 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
             stored.definition != declared.definition,
         ),
     ];
-    let mut differences = candidates.into_iter().filter(|(.., differs)| *differs);
-    Ok(differences
-        .next()
-        .map(|(what, is_other_table, _)| Difference {
-            what,
-            is_other_table,
-        }))
+    let differences = || candidates.iter().filter(|(.., differs)| *differs);
+    // The first one is named; any of them may ask for new tables.
+    let is_other_table = differences().any(|(_, is_other_table, _)| *is_other_table);
+    Ok(differences().next().map(|&(what, ..)| Difference {
+        what,
+        is_other_table,
+    }))
 }
 
 /// Whether the declared field takes all that the stored one has: they differ at most in what may be null, and the

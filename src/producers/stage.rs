@@ -18,7 +18,7 @@ use super::apply::{Applied, Instructions, apply};
 use super::diff::{Delta, delta, diff, distinct, keys_only};
 use super::emitted::check_emitted;
 use super::feeders::FeederTable;
-use super::fold::Folder;
+use super::fold::StageFold;
 use super::functions::{Produce, Rows};
 use super::graph::StageNode;
 use super::key_ends::KeyEnds;
@@ -187,10 +187,18 @@ fn by_source_key(
     compute: impl FnOnce() -> Result<Spill>,
 ) -> Result<Produced> {
     let spill_bytes = memory_bytes / 64;
-    // Asked for before the function runs, so that the answer is there when it has ended.
     let shape = &tables.mappings.shape;
-    let old_mappings = tables.mappings.read(keys, shape.schema.fields().len())?;
+    // Asked for before the function runs, so that the answer is there when it has ended.
+    let stored = if maps_groups(tables, keys) {
+        None
+    } else {
+        Some(tables.mappings.read(keys, shape.schema.fields().len())?)
+    };
     let rows = compute()?;
+    let old_mappings = match stored {
+        Some(mappings) => mappings,
+        None => mappings_of_groups(tables, keys)?,
+    };
     let old_mappings =
         Spill::collect(&shape.schema, old_mappings, spill_bytes).map_err(to_error)?;
     let mappings = update_mappings(tables, &old_mappings, &rows, memory_bytes)?;
@@ -204,6 +212,25 @@ fn by_source_key(
         deletes: distinct(deletes, content, 2, 0, spill_bytes)?,
         mappings,
     })
+}
+
+/// Whether the rows of some keys say what their mappings are: a group has one row, and its key is its source key. They are
+/// read anyway.
+fn maps_groups(tables: &StageTables, keys: Keys<'_>) -> bool {
+    let content = &tables.content.shape;
+    let has_state = content.visible < content.schema.fields().len();
+    has_state && matches!(keys, Keys::Of(_))
+}
+
+/// The key mappings of stored groups.
+fn mappings_of_groups(tables: &StageTables, keys: Keys<'_>) -> Result<SortedBatches> {
+    let schema = Arc::clone(&tables.mappings.shape.schema);
+    let groups = tables.content.read(keys, 2)?;
+    Ok(Box::new(groups.map(move |batch| {
+        let batch = batch?;
+        let columns = [1, 0].map(|at| Arc::clone(batch.column(at)));
+        RecordBatch::try_new(Arc::clone(&schema), columns.into())
+    })))
 }
 
 /// Joins: there are no mappings, since the target key is that of the feeders.
@@ -362,12 +389,12 @@ fn fold(
     };
     let content = &tables.content;
     let columns = content.shape.schema.fields().len();
-    let mut folder = Folder::new(stage, aggregation, content, &order, spill_bytes)?;
+    let mut fold = StageFold::new(stage, aggregation, content, &order, spill_bytes)?;
     let Keys::Of(changed) = keys else {
-        folder.fold_rows(all_rows(keys)?)?;
-        return folder.finish();
+        fold.fold_rows(all_rows(keys)?)?;
+        return fold.finish();
     };
-    let fold_changes = |folder: &mut Folder<'_>, keys: &Spill| {
+    let fold_changes = |fold: &mut StageFold<'_>, keys: &Spill| {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
         for feeder in feeders {
             let (before, after) = feeder.feed_changes(spill_bytes)?;
@@ -379,9 +406,9 @@ fn fold(
             merge_batches(removed, &order)?,
             merge_batches(added, &order)?,
         );
-        folder.fold_changes(keys_only(keys)?, stored, removed, added)
+        fold.fold_changes(keys_only(keys)?, stored, removed, added)
     };
-    let mut unresolved = fold_changes(&mut folder, changed)?;
+    let mut unresolved = fold_changes(&mut fold, changed)?;
     if let [feeder] = feeders
         && unresolved.rows() > 0
         && aggregation.has_order()
@@ -389,15 +416,15 @@ fn fold(
         let split = feeder.table.split_keys(&unresolved, spill_bytes)?;
         unresolved = split.few;
         if split.many.rows() > 0 {
-            folder.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
-            folder.set_ends(KeyEnds::new(feeder, spill_bytes)?);
-            unresolved = fold_changes(&mut folder, &split.many)?;
+            fold.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
+            fold.set_ends(KeyEnds::new(feeder, spill_bytes)?);
+            unresolved = fold_changes(&mut fold, &split.many)?;
         }
     }
     if unresolved.rows() > 0 {
-        folder.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
+        fold.fold_rows(all_rows(Keys::Of(&unresolved))?)?;
     }
-    folder.finish()
+    fold.finish()
 }
 
 /// The rows of several feeds by key, those of one key feed by feed.

@@ -277,7 +277,6 @@ class ColumnBuilder:
 
 
 @functools.lru_cache(maxsize=256)
-@functools.lru_cache(maxsize=256)
 def key_class(names: tuple[str, ...]) -> _Value:
     """Return the named tuple for struct keys with these fields."""
     return namedtuple("Key", names, rename=True)  # noqa: PYI024

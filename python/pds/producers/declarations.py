@@ -204,7 +204,7 @@ class Declarations(Summarized):
         unless these are `key` or `value`. It has the syntax and meaning of the filters of tables: a field of a struct
         is `key.country`; comparisons are exact, and an overflow is an error; casts to integers cut; what is right of an
         AND or OR is asked only where the left side leaves a row open. The types of the key and the value are those of
-        the expressions.
+        the expressions; a key that is a dictionary has the type of its values.
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names. The rows of several are one after the

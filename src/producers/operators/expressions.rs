@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_physical_expr::PhysicalExpr;
@@ -100,6 +101,15 @@ impl Planned {
         self.expr.downcast_ref::<Column>().map(Column::name)
     }
 
+    /// With the values of a dictionary in place of it: keys and orders have none.
+    pub(super) fn without_dictionary(mut self) -> Self {
+        if let DataType::Dictionary(_, values) = self.field.data_type() {
+            let values = values.as_ref().clone();
+            self.field.set_data_type(values);
+        }
+        self
+    }
+
     /// Its values for the columns of some rows.
     pub(super) fn evaluate(&self, columns: &RecordBatch) -> Result<ArrayRef> {
         let failed = |e: DataFusionError| {
@@ -107,6 +117,11 @@ impl Planned {
             Error::invalid(format!("{} cannot be evaluated: {reason}", self.label)).with_source(e)
         };
         let value = self.expr.evaluate(columns).map_err(failed)?;
-        value.into_array(columns.num_rows()).map_err(failed)
+        let array = value.into_array(columns.num_rows()).map_err(failed)?;
+        let is_dictionary = |data_type: &DataType| matches!(data_type, DataType::Dictionary(..));
+        if is_dictionary(array.data_type()) && !is_dictionary(self.field.data_type()) {
+            return cast(&array, self.field.data_type()).map_err(arrow_error);
+        }
+        Ok(array)
     }
 }

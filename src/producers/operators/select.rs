@@ -75,7 +75,7 @@ impl Selection {
         Ok(Self {
             key: match &select.key {
                 None => columns.unchanged(0),
-                Some(text) => columns.plan("the key", "key", text)?,
+                Some(text) => columns.plan("the key", "key", text)?.without_dictionary(),
             },
             columns,
             value,

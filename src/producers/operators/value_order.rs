@@ -60,6 +60,7 @@ impl PlannedOrder {
         let (mut by, mut fields) = (Vec::new(), Vec::new());
         for (number, text) in order.by.iter().enumerate() {
             let planned = columns.plan("the order of the values", "order", text)?;
+            let planned = planned.without_dictionary();
             let data_type = planned.field.data_type();
             if matches!(data_type, DataType::Struct(_)) {
                 let label = &planned.label;

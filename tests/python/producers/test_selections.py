@@ -266,3 +266,74 @@ def test_what_is_left_alone_keeps_its_type(memory_store: pds.Store, data_type: p
     assert found.schema.field("value").type == data_type
     assert found["source_key"].to_pylist() == [2, 1, 3]
     assert found["value"].to_pylist() == [None, values[0].as_py(), values[2].as_py()]
+
+
+@pytest.mark.parametrize("key", ["c", "lower(c)", "coalesce(c, 'none')"])
+def test_a_dictionary_of_texts_as_key_and_order(memory_store: pds.Store, key: str) -> None:
+    """Keys are its texts, whatever dictionary they come from; null among its values is null."""
+    pipeline = pds.Pipeline(memory_store, "p")
+    texts = pa.dictionary(pa.int8(), TEXT)
+    pipeline.source("s", key=INT, value=pa.struct([("c", texts), ("n", INT)]))
+    pipeline.select("s", key=key, value="n", name="by_text")
+    pipeline.select("s", key="n % 2", order_by="c", name="in_order")
+    pipeline.aggregate("in_order", aggregates={"low": ("c", "min"), "high": ("c", "max")}, name="ends")
+    pipeline.first("in_order", by="c", rows=2, name="first")
+    stored: dict[int, tuple[str | None, int]] = {}
+    for words, numbers, deleted in (
+        (["b", "A", None], {0: (0, 5), 1: (1, 4), 2: (2, 3), 3: (None, 2), 4: (0, 1)}, []),
+        (["A", "a", "b"], {1: (1, 1), 5: (0, 7), 6: (2, 8)}, [0]),
+    ):
+        codes, counts = zip(*numbers.values(), strict=True)
+        dictionary = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(words, TEXT))
+        value = pa.StructArray.from_arrays([dictionary, pa.array(counts, INT)], ["c", "n"])
+        pipeline.update(s=pds.Changes(pa.table({"key": pa.array(list(numbers), INT), "value": value}), deleted))
+        new = {k: (None if code is None else words[code], n) for k, (code, n) in numbers.items()}
+        stored = {k: row for k, row in (stored | new).items() if k not in deleted}
+        rows = pa.table(
+            {
+                "id": pa.array(list(stored), INT),
+                "c": pa.array([c for c, _ in stored.values()], TEXT),
+                "n": pa.array([n for _, n in stored.values()], INT),
+            }
+        )
+        assert pipeline["by_text"].read().schema.field("target_key").type == TEXT
+        by_text = duckdb.sql(f"select {key} k, id, n from rows order by k nulls first, id")  # noqa: S608 own text
+        assert read(pipeline, "by_text") == by_text.fetchall()
+        in_order = duckdb.sql("select n % 2 k, id, c, n from rows order by k, c nulls last, id").fetchall()
+        assert [(k, i, v["c"], v["n"]) for k, i, v in read(pipeline, "in_order")] == in_order
+        ends = duckdb.sql("select n % 2 k, min(c), max(c) from rows group by k order by k").fetchall()
+        assert [(k, v["low"], v["high"]) for k, _, v in read(pipeline, "ends")] == ends
+        groups = [[(k, c, n) for k, _, c, n in in_order if k == group] for group in (0, 1)]
+        first = [row for group in groups for row in group[:2]]
+        assert [(k, v["c"], v["n"]) for k, _, v in read(pipeline, "first")] == first
+        assert rows.num_rows == len(stored)
+    assert pipeline.check().ok
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_null_among_the_values_of_a_dictionary(memory_store: pds.Store, nested: bool) -> None:
+    """An update selects from a row what a rebuild does, which gets it from a file."""
+    values: Any = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None, 0], pa.int8()), pa.array(["a", None, ""]))
+    column = "value"
+    if nested:
+        values, column = pa.StructArray.from_arrays([values], ["c"]), "c"
+    pipeline = pds.Pipeline(memory_store, "p")
+    pushed = pipeline.source("pushed", key=INT, value=values.type)
+    numbers = pipeline.source("numbers", key=INT, value=INT)
+
+    @pipeline.producer(numbers, key=INT, value=values.type, batch=True)
+    def emitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = pa.array(range(batch.num_rows), INT)
+        return pa.record_batch({"source_row": rows, "key": batch["key"], "value": values.take(batch["value"])})
+
+    for feeder in (pushed, emitted):
+        pipeline.select(feeder, value=f"cast({column} as varchar)", name=f"texts of {feeder.name}")
+    keys = pa.array(range(5), INT)
+    pipeline.update(
+        pushed=pds.Changes(pa.table({"key": keys, "value": values})),
+        numbers=pds.Changes(pa.table({"key": keys, "value": keys})),
+    )
+    for feeder in (pushed, emitted):
+        texts = pipeline[f"texts of {feeder.name}"].read()["value"]
+        assert texts.to_pylist() == ["a", None, "", None, "a"]
+    assert pipeline.check().ok

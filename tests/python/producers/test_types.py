@@ -323,3 +323,58 @@ def test_a_value_that_a_hook_returned_and_no_column_stores_names_its_key(memory_
         with pytest.raises(pds.ProduceError, match=r"key 7 at .*the hook that preserves values: cannot convert 'x'"):
             pipeline.update(source=pds.Changes([(5, 1), *((7, number) for number in numbers)]))
     assert pipeline.version == 0
+
+
+def test_what_is_under_a_null_is_not_seen(memory_store: pds.Store) -> None:
+    """A function of batches that takes a field gets of a pushed or emitted row what a rebuild gets from a file."""
+    inner = pa.StructArray.from_arrays([pa.array([1, 98, 3])], ["c"])
+    values = pa.StructArray.from_arrays([inner], ["s"], mask=pa.array([False, True, False]))
+    assert values.field("s").field("c").to_pylist() == [1, 98, 3]
+    pipeline = pds.Pipeline(memory_store, "p")
+    pushed = pipeline.source("pushed", key=pa.int64(), value=values.type)
+    of_key = pipeline.source("keys", key=values.type, value=pa.int64())
+
+    def make_batch(batch: pa.RecordBatch, key: Any, value: Any) -> pa.RecordBatch:
+        rows = pa.array(range(batch.num_rows), pa.int64())
+        return pa.record_batch({"source_row": rows, "key": key, "value": value})
+
+    @pipeline.producer(pushed, key=pa.int64(), value=values.type, batch=True)
+    def emitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return make_batch(batch, batch["key"], values)
+
+    def fields(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return make_batch(batch, batch["key"], batch["value"].field("s").field("c"))
+
+    for feeder in (pushed, emitted):
+        pipeline.producer(feeder, key=pa.int64(), value=pa.int64(), batch=True, name=f"of {feeder.name}")(fields)
+
+    @pipeline.producer(of_key, key=pa.int64(), value=pa.int64(), batch=True, name="of keys")
+    def fields_of_keys(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return make_batch(batch, batch["value"], batch["key"].field("s").field("c"))
+
+    numbers = pa.array(range(3), pa.int64())
+    pipeline.update(
+        pushed=pds.Changes(pa.table({"key": numbers, "value": values})),
+        keys=pds.Changes(pa.table({"key": values, "value": numbers})),
+    )
+    for name in ("of pushed", "of emitted", "of keys"):
+        assert pipeline[name].read()["value"].to_pylist() == [1, None, 3], name
+    assert pipeline.check().ok
+
+
+@pytest.mark.parametrize("data_type", [pa.string(), pa.string_view(), pa.large_string()])
+def test_a_null_among_the_values_of_a_pushed_dictionary(memory_store: pds.Store, data_type: pa.DataType) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None], pa.int8()), pa.array(["a", None, ""]))
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("values", key=pa.int64(), value=data_type)
+    pipeline.source("keys", key=data_type, value=pa.int64())
+    pipeline.source("strict", key=pa.int64(), value=pa.field("value", data_type, nullable=False))
+    numbers = pa.array(range(4), pa.int64())
+    table = pa.table({"key": numbers, "value": texts})
+    pipeline.update(values=pds.Changes(table), keys=pds.Changes(pa.table({"key": texts, "value": numbers})))
+    assert pipeline["values"].read()["value"].to_pylist() == texts.to_pylist()
+    assert pipeline["keys"].read().to_pydict() == {"key": [None, None, "", "a"], "value": [1, 3, 2, 0]}
+    for nullable in (True, False):
+        schema = pa.schema([pa.field("key", pa.int64()), pa.field("value", texts.type, nullable=nullable)])
+        with pytest.raises(pds.InvalidInput, match=r"null in .*value"):
+            pipeline.update(strict=pds.Changes(pa.table([numbers[:3], texts[:3]], schema=schema)))

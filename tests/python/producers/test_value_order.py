@@ -161,6 +161,41 @@ def test_another_order_is_another_definition(memory_store: pds.Store) -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"key": "value.name"}, id="type of the key"),
+        pytest.param({"value": "amount"}, id="type of the value"),
+        pytest.param({"descending": True}, id="order of the key"),
+    ],
+)
+def test_another_order_beside_another_table(memory_store: pds.Store, options: dict[str, Any]) -> None:
+    """The order of the values changes together with what the old tables cannot hold."""
+
+    def select(path: str, **selection: Any) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, path)
+        pipeline._page_rows, pipeline._file_rows = 2, 8
+        pipeline.source("s", key=INT, value=VALUE)
+        pipeline.select("s", **{"key": "value.k", "name": "one"} | selection)
+        pipeline.aggregate("one", aggregates={"n": "count"}, name="counts")
+        return pipeline
+
+    rows = [(n, {"k": n % 5, "amount": float(n * 7 % 11), "name": "abc"[n % 3]}) for n in range(40)]
+    select("p", order_by="amount").update(s=pds.Changes(rows))
+    order = "value * 2" if "value" in options else "amount * 2"
+    rebuilt, whole = (select(path, order_by=order, **options) for path in ("p", "whole"))
+    rebuilt.rebuild()
+    whole.update(s=pds.Changes(rows))
+    change = pds.Changes([(3, {"k": 4, "amount": 0.5, "name": "c"}), (50, {"k": 0, "amount": 1.5, "name": "d"})], [7])
+    for update in (pds.Changes(), change):
+        for pipeline in (rebuilt, whole):
+            pipeline.update(s=update)
+        for name in ("one", "counts"):
+            assert rebuilt[name].read().equals(whole[name].read())
+            assert rebuilt[name].key_mappings().equals(whole[name].key_mappings())
+    assert rebuilt.check().ok
+
+
+@pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
         ({"order_by": "list"}, pds.InvalidInput, "has no order"),

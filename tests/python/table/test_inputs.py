@@ -328,3 +328,60 @@ def test_extension_types_with_binary_metadata_are_refused_by_name(
     with pytest.raises(pds.InvalidInput, match=says):
         pds.ParquetDatasetStore(memory_store).write_dataset(pa.Table.from_batches([], schema), "a")
     assert not list(memory_store.list_files("", recursive=True))
+
+
+WITH_NULL_VALUE = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None, 1], pa.int8()), pa.array(["", None, "b"]))
+FIVE_TEXTS = ["", None, "b", None, None]
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.binary_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.large_string()),
+    ],
+    ids=str,
+)
+def test_nulls_among_the_values_of_a_dictionary(memory_store: pds.Store, data_type: pa.DataType) -> None:
+    """Arrow casts them to empty views. They are null however rows come in, and in columns within others."""
+    schema = pa.schema([("id", pa.int64()), ("text", data_type), ("in", pa.struct([("x", data_type)]))])
+    table = pds.Table.create(memory_store, "t", schema, key="id")
+
+    is_binary = "binary" in str(data_type)
+    texts = WITH_NULL_VALUE
+    if is_binary:
+        texts = pa.DictionaryArray.from_arrays(texts.indices, texts.dictionary.cast(pa.binary()))
+
+    def rows(first: int) -> pa.Table:
+        inner = pa.StructArray.from_arrays([texts], ["x"])
+        return pa.table({"id": list(range(first, first + 5)), "text": texts, "in": inner})
+
+    table.append(rows(0))
+    table.upsert(rows(5))
+    merge = table.merge(rows(10), on="id")
+    merge.when_not_matched_insert_all().execute()
+    cast = f"CAST(source.text AS {'BYTEA' if is_binary else 'VARCHAR'})"
+    table.merge(rows(10), on="id").when_matched_update({"text": cast}).execute()
+    read = sorted(table.refresh().scan().to_pyarrow().to_pylist(), key=lambda row: row["id"])
+    expected = [t.encode() if t is not None and is_binary else t for t in FIVE_TEXTS]
+    assert [row["text"] for row in read] == expected * 3
+    assert [row["in"]["x"] for row in read] == expected * 3
+    assert table.scan(where="text IS NULL").count() == 9
+    assert table.delete("text IS NULL").rows == 9
+
+
+def test_nulls_among_the_values_of_a_dictionary_that_must_not_be_null(memory_store: pds.Store) -> None:
+    for data_type in (pa.string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        schema = pa.schema([("id", pa.int64()), pa.field("text", data_type, nullable=False)])
+        table = pds.Table.create(memory_store, str(data_type).split("<", maxsplit=1)[0], schema)
+        for nullable in (True, False):
+            encoded = WITH_NULL_VALUE
+            fields = [pa.field("id", pa.int64()), pa.field("text", encoded.type, nullable=nullable)]
+            with pytest.raises(pds.InvalidInput, match="text"):
+                table.append(pa.table([pa.array(range(5)), encoded], pa.schema(fields)))
+        assert table.scan().count() == 0
