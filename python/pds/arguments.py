@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _MAX_SECONDS = 100 * 365 * 86400
 """A century, which can be added to any clock without overflow."""
 
+_MAX_TASK = 2**63 - 1
+
 ArrowStream = Any
 """Any object with `__arrow_c_stream__`: a table or reader of pyarrow, polars, pandas, DuckDB, arro3, …
 
@@ -72,7 +74,7 @@ def require_timedelta(label: str, value: object) -> float:
 
 def check_schema_mode(schema_mode: object) -> None:
     """Raise an error if the way to take new columns is not a valid one."""
-    if schema_mode not in ("strict", "merge"):
+    if require_text("schema_mode", schema_mode) not in ("strict", "merge"):
         raise InvalidInput(f'schema_mode must be "strict" or "merge", not {schema_mode!r}')
 
 
@@ -219,6 +221,8 @@ def check_task(task: object) -> None:
     """Raise an error if the number of a task is not a non-negative integer."""
     if isinstance(task, bool) or not isinstance(task, int) or task < 0:
         raise InvalidInput(f"task must be a non-negative integer, not {task!r}")
+    if task > _MAX_TASK:
+        raise InvalidInput(f"task must be a number of a task up to {_MAX_TASK}, not {task}")
 
 
 def require_schema(schema: object) -> pa.Schema:

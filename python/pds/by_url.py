@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from pds.arguments import check_schema_mode, is_in_memory, read_stream
+from pds.arguments import check_schema_mode, is_in_memory, read_stream, require_text
 from pds.dataset import ParquetDatasetStore
 from pds.errors import (
     AlreadyExists,
@@ -126,7 +126,8 @@ def write_table(  # noqa: PLR0913 what a table is made of
         url: As for `open_table`.
         data: Any object with `__arrow_c_stream__`: tables and streams of pyarrow, polars, pandas, DuckDB. A stream is
             written in bounded memory. A reader that a call of pds has read is refused; one that others have emptied
-            has 0 rows. The index of a data frame of pandas is a column if it has a name.
+            has 0 rows. The index of a data frame of pandas is a column if it has a name. Columns of a new table have
+            the names that `Table.create` takes.
         mode: What to do if the table exists: `"error"` refuses, `"append"` adds the rows, `"overwrite"` replaces all
             rows (older versions keep theirs), `"ignore"` writes nothing.
         key: The names of the columns that identify a row. Of an existing table it must be the same.
@@ -205,7 +206,7 @@ def _write_rows(store: Store, path: str, rows: NewRows, plan: _WritePlan) -> Tab
 
 
 def _check_mode(mode: str, schema_mode: str, idempotency_key: object) -> None:
-    if mode not in _MODES:
+    if require_text("mode", mode) not in _MODES:
         raise InvalidInput(f"mode must be one of {', '.join(map(repr, _MODES))}, not {mode!r}")
     check_schema_mode(schema_mode)
     if mode == "overwrite" and schema_mode != "strict":

@@ -8,6 +8,10 @@ from pds import _pds
 from pds.errors import InvalidInput, InvalidType
 from pds.manifest import DatasetManifest
 
+# Larger numbers are reduced to these: no dataset has so many parts, and no machine work for so many threads.
+_MAX_INDEX = 2**53
+_MAX_THREADS = 1024
+
 
 def check_manifest(manifest: object) -> DatasetManifest:
     """Return `manifest` if it is one."""
@@ -27,7 +31,7 @@ def check_part(manifest: object, index: object, part_index: object) -> tuple[str
         raise InvalidInput(f"index must be a non-negative integer, not {index}")
     if part_index is not None and not isinstance(part_index, _pds.PartIndex):
         raise InvalidType(f"part_index must be the result of index_parts, not {type(part_index).__name__}")
-    return json, index, part_index
+    return json, min(index, _MAX_INDEX), part_index
 
 
 def check_parts(parts: object) -> list[_pds.StagedPart]:
@@ -49,4 +53,4 @@ def check_threads(threads: object) -> int | None:
         raise InvalidType(f"threads must be a positive integer, not {threads!r}")
     if threads < 1:
         raise InvalidInput(f"threads must be a positive integer, not {threads}")
-    return threads
+    return min(threads, _MAX_THREADS)

@@ -1,8 +1,8 @@
-"""Validation of flags. It imports no pyarrow, which a store does not need."""
+"""Validation of flags and options. It imports no pyarrow, which a store does not need."""
 
 from __future__ import annotations
 
-from pds.errors import InvalidType
+from pds.errors import InvalidInput, InvalidType
 
 
 def require_bool(label: str, value: object) -> bool:
@@ -14,3 +14,16 @@ def require_bool(label: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidType(f"{label} must be True or False, not {value!r}")
     return value
+
+
+def require_utf8(label: str, text: str) -> str:
+    """Return `text` if UTF-8 can encode it; the error has `label` and not the text, which may be a secret.
+
+    Raises:
+        InvalidInput: It has surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{label} cannot be encoded as UTF-8") from None
+    return text

@@ -27,21 +27,38 @@ def to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
 
     Raises:
         ModuleNotFoundError: pandas is not installed. Nothing is read then.
+        CapabilityNotSupported: pandas cannot hold a column.
     """
     _import("pandas", "to_pandas")
-    return fit_metadata(read()).to_pandas()
+    rows = fit_metadata(read())
+    try:
+        return rows.to_pandas()
+    except MemoryError:
+        # That of pyarrow is an ArrowException, too.
+        raise
+    except (pa.ArrowException, KeyError, OverflowError, TypeError, ValueError) as error:
+        # One of pandas for a time zone is a KeyError.
+        raise CapabilityNotSupported(
+            f"pandas cannot read the columns {rows.schema.names}: {type(error).__name__}: {error}; {_ADVICE}"
+        ) from error
 
 
-def to_polars(read: Callable[[], pa.Table]) -> pl.DataFrame:
-    """Return the rows that `read` returns.
+def to_polars(read: Callable[[], pa.Table], get_schema: Callable[[], pa.Schema]) -> pl.DataFrame:
+    """Return the rows that `read` returns, which have the columns that `get_schema` returns.
 
     Raises:
         ModuleNotFoundError: polars is not installed. Nothing is read then.
-        CapabilityNotSupported: polars has no type for a column.
+        CapabilityNotSupported: polars has no type for a column. Nothing is read then, except where only the conversion
+            of values tells.
     """
     polars = _import("polars", "to_polars")
-    rows = read()
-    check_polars_types(rows.schema)
+    schema = get_schema()
+    check_polars_types(schema)
+    _convert_to_polars(polars, pa.Table.from_batches([], schema))
+    return _convert_to_polars(polars, read())
+
+
+def _convert_to_polars(polars: ModuleType, rows: pa.Table) -> pl.DataFrame:
     try:
         frame: pl.DataFrame = polars.DataFrame(rows)
     except polars_errors() as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pds import _pds
+from pds.errors import InvalidType
 
 
 def enable_logging(level: int = logging.INFO) -> None:
@@ -14,5 +15,10 @@ def enable_logging(level: int = logging.INFO) -> None:
 
     Args:
         level: A level of the `logging` module. Defaults to `logging.INFO`.
+
+    Raises:
+        InvalidType: The level is not an integer.
     """
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise InvalidType(f"level must be an integer, such as logging.DEBUG, not {level!r}")
     _pds.enable_logging(max(0, min(level, 50)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pds.errors import InvalidType
+from pds.errors import InvalidInput, InvalidType
+from pds.flags import require_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ class WriteOptions:
 
     Raises:
         InvalidType: An option has an invalid type.
+        InvalidInput: A number is too large for any file, or a text is not UTF-8. The write checks other values.
     """
 
     compression: str = "zstd"
@@ -36,13 +38,17 @@ class WriteOptions:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise `InvalidType` for an option of another type: the engine does not convert values."""
+        """Raise an error for an option of another type, or out of its range: the engine does not convert values."""
         if not isinstance(self.compression, str):
             raise InvalidType(f"compression must be a string, not {type(self.compression).__name__}")
+        require_utf8("compression", self.compression)
         for name in ("compression_level", "row_group_size", "max_rows_per_file", "memory_limit"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise InvalidType(f"{name} must be an integer or None, not {type(value).__name__}")
+            bits = 31 if name == "compression_level" else 63
+            if value is not None and not -(2**bits) <= value < 2**bits:
+                raise InvalidInput(f"{name} is out of range: {value}")
 
 
 def resolve_options(options: object) -> WriteOptions:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pds.errors import InvalidInput
+from typing import TYPE_CHECKING
+
+from pds.errors import InvalidInput, InvalidType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def partition_path(filename: str, /, **partitions: str | int) -> str:
@@ -18,7 +23,9 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
     Raises:
         InvalidInput: A segment is empty or contains `/` or a backslash, a name or value contains `=`, or the filename
             is `.` or `..`. Stores read the path as another one then.
+        InvalidType: The filename is not a string, or a value is None or bytes.
     """
+    _check_types(filename, partitions)
     if not filename:
         raise InvalidInput("filename must be non-empty")
     if filename in (".", ".."):
@@ -37,3 +44,11 @@ def partition_path(filename: str, /, **partitions: str | int) -> str:
                     raise InvalidInput(f"the {label} must not contain {character!r}: {part!r}")
         segments.append(f"{name}={text}")
     return "/".join([*segments, filename])
+
+
+def _check_types(filename: object, partitions: Mapping[str, object]) -> None:
+    if not isinstance(filename, str):
+        raise InvalidType(f"filename must be a string, not {type(filename).__name__}")
+    for name, value in partitions.items():
+        if value is None or isinstance(value, bytes):
+            raise InvalidType(f"the partition value of {name!r} must be a string or an integer, not {value!r}")

@@ -24,7 +24,7 @@ from pds.errors import (
     NotFound,
     RemoteStoreError,
 )
-from pds.flags import require_bool
+from pds.flags import require_bool, require_utf8
 from pds.handles import open_handle
 from pds.paths import normalize_file_path, normalize_folder_path
 from pds.urls import join_url, merge_options, normalize_url
@@ -455,7 +455,7 @@ def _format_option(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
-        return str(value)
+        return require_utf8(f"option {name}", str(value))
     raise InvalidType(f"option {name} must be a string, a number or a boolean, not {type(value).__name__}")
 
 

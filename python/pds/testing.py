@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pds.errors import InvalidInput, InvalidType
+from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.declarations import Declared
 
 
@@ -66,11 +67,11 @@ def _to_table(pairs: list[tuple[Any, Any]], fields: pa.Schema) -> pa.Table:
 
 
 def _to_array(values: list[Any], field: pa.Field[Any]) -> pa.Array[Any]:
-    if pa.types.is_struct(field.type):
-        names = [child.name for child in field.type]
-        values = [dict(zip(names, v, strict=True)) if isinstance(v, tuple) else v for v in values]
+    # As values are taken that are pushed: pyarrow would cut 1.5 to 1.
+    builder = ColumnBuilder(field.with_nullable(True))  # noqa: FBT003
     try:
-        array: pa.Array[Any] = pa.array(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        for value in values:
+            builder.append(value)
+        return builder.finish()
+    except (BadValueError, TypeError) as error:
         raise InvalidInput(f"a {field.name} is not of type {field.type}: {error}") from error
-    return array

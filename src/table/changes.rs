@@ -9,9 +9,9 @@
 //! Rows have the types of the last version. Where a restore made a column narrower, the versions with the wider type are
 //! `InvalidInput`.
 //!
-//! The columns that describe a change have the names of Delta Lake's change data feed; a table with a
-//! column of such a name is refused. Errors: `VersionExpired` if a vacuum has removed a version of the
-//! range, `ManifestCorrupted` if a manifest does not follow the one before it.
+//! The columns that describe a change have the names of Delta Lake's change data feed; a column of the table that
+//! has such a name, which a stored change feed has, cannot be among those that are read. Errors: `VersionExpired` if a
+//! vacuum has removed a version of the range, `ManifestCorrupted` if a manifest does not follow the one before it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ pub(super) fn check_not_reserved(name: &str) -> Result<()> {
 /// Streams the changes of the versions after `since`, up to and including `until`: rows with the named columns of
 /// `until`, or all (all nullable), and the change columns.
 ///
-/// Fails with `InvalidInput` if `since` is newer than `until`, a column does not exist, or the table has a column with
-/// the name of a change column.
+/// Fails with `InvalidInput` if `since` is newer than `until`, a column does not exist, or one that is read has the
+/// name of a change column.
 pub fn scan_changes(
     table: &Table,
     since: Arc<TableManifest>,
@@ -83,17 +83,6 @@ pub fn scan_changes(
         return Err(Error::invalid(message));
     }
     let table_columns = TableColumns::from_manifest(&until)?;
-    let change_fields = change_columns();
-    if let Some(reserved) = change_fields
-        .iter()
-        .find(|f| table_columns.schema.index_of(f.name()).is_ok())
-    {
-        let message = format!(
-            "column {:?} of the table has the name of a change column; rename it",
-            reserved.name()
-        );
-        return Err(Error::invalid(message));
-    }
     // Rows of older versions may have nulls in columns that are not nullable now.
     let nullable_fields: Vec<FieldRef> = table_columns
         .schema
@@ -109,6 +98,17 @@ pub fn scan_changes(
         .iter()
         .map(|at| Arc::clone(&nullable_fields[*at]))
         .collect();
+    let change_fields = change_columns();
+    if let Some(reserved) = change_fields
+        .iter()
+        .find(|change| fields.iter().any(|field| field.name() == change.name()))
+    {
+        let message = format!(
+            "column {:?} of the table has the name of a change column; rename it, or read the other columns only",
+            reserved.name()
+        );
+        return Err(Error::invalid(message));
+    }
     let selected = Arc::new(Schema::new_with_metadata(fields.clone(), metadata.clone()));
     let change_fields = change_fields.map(Arc::new).into_iter();
     let fields: Vec<FieldRef> = fields.into_iter().chain(change_fields).collect();

@@ -25,6 +25,7 @@ pub async fn create_with_rows(
     options: &TableWriteOptions,
 ) -> Result<(Snapshot, Vec<DataFile>)> {
     check_idempotency_key(options.idempotency_key.as_deref())?;
+    new_table.check_names()?;
     let draft = new_table.draft();
     // Before the rows are uploaded.
     check_creatable(table).await?;

@@ -7,8 +7,9 @@
 //!
 //! Rows that concurrent commits append are not deleted. If a concurrent commit rewrites a file of the plan,
 //! or replaces rows of it, the delete is planned again on the newest snapshot, until the timeout; it then reads
-//! only files that it does not know ([`super::findings`]). Errors are those of [`crate::versions::commit`] and of
-//! reading.
+//! only files that it does not know ([`super::findings`]). If one has renamed or dropped a column of the filter by
+//! then, the delete fails with [`crate::ErrorKind::CommitConflict`]. Other errors are those of
+//! [`crate::versions::commit`] and of reading.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use object_store::PutMode;
 use serde_json::Value;
 
 use super::actions::Delete;
+use super::conflicts::NamedColumns;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_reader::SnapshotReader;
@@ -51,6 +53,7 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
         table,
         predicate: filter,
         filter: Bound::none(),
+        named: None,
         finder: RowFinder::default(),
         tombstones: StagedTombstones::default(),
     };
@@ -98,6 +101,8 @@ struct DeleteWhere<'a> {
     table: &'a Table,
     predicate: &'a Predicate,
     filter: Bound<Arc<Filter>>,
+    /// The columns when the filter was bound first.
+    named: Option<NamedColumns>,
     finder: RowFinder,
     tombstones: StagedTombstones,
 }
@@ -136,7 +141,12 @@ impl DeleteWhere<'_> {
         let columns = TableColumns::from_manifest(manifest)?;
         let clock = self.table.store().clock();
         let filter = self.filter.get(manifest, || {
-            self.predicate.bind(&columns, &**clock).map(Arc::new)
+            let filter = self.predicate.bind(&columns, &**clock)?;
+            let named = self
+                .named
+                .get_or_insert_with(|| NamedColumns::new(&columns));
+            named.check(self.predicate, &filter, &columns)?;
+            Ok(Arc::new(filter))
         })?;
         let reader =
             SnapshotReader::new(self.table, Arc::clone(manifest), Some(Arc::clone(&filter)))

@@ -24,7 +24,7 @@ use super::row_group::RowGroupScan;
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::progress;
 
 /// The maximum number of files that are scanned concurrently.
@@ -106,7 +106,8 @@ impl<T: Clone> Bound<T> {
         Self(Some((Basis::new(manifest), value)))
     }
 
-    /// Returns what was made for these columns; else makes it.
+    /// Returns what was made for these columns; else makes it. Fails with [`ErrorKind::CommitConflict`] if it cannot be
+    /// made for these columns, and could for earlier ones.
     pub(super) fn get(
         &mut self,
         manifest: &TableManifest,
@@ -115,12 +116,24 @@ impl<T: Clone> Bound<T> {
         match &self.0 {
             Some((basis, value)) if basis.has_columns_of(manifest) => Ok(value.clone()),
             _ => {
-                let value = make()?;
+                let value = make().map_err(|e| match &self.0 {
+                    Some(_) if e.kind() == ErrorKind::InvalidInput => changed_columns_error(e),
+                    _ => e,
+                })?;
                 *self = Self::new(manifest, value.clone());
                 Ok(value)
             }
         }
     }
+}
+
+/// The error of an operation that fitted the columns of the table until a concurrent commit changed them.
+fn changed_columns_error(error: Error) -> Error {
+    let reason = error.message();
+    let message = format!(
+        "a concurrent commit changed a column that this write is about; write again ({reason})"
+    );
+    Error::new(ErrorKind::CommitConflict, message).with_source(error)
 }
 
 /// The rows of a row group that are to be deleted.

@@ -7,7 +7,8 @@
 //!
 //! All changes are one commit. If it conflicts with another, the merge is planned again on the newest
 //! snapshot, until the timeout. What files were merged to is kept: a file is read again only if rows of it
-//! were deleted meanwhile, and rows are uploaded again only if they differ. Refused with
+//! were deleted meanwhile, and rows are uploaded again only if they differ. If by then another column has a name of the
+//! table that the merge began with, it fails with [`crate::ErrorKind::CommitConflict`]. Refused with
 //! [`crate::ErrorKind::InvalidInput`]: no clause, a source
 //! without a key column, and types that do not fit; those of [`crate::versions::commit`] come in addition.
 
@@ -21,6 +22,7 @@ use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
 use super::clauses::{Clause, MergeRules};
+use super::conflicts::NamedColumns;
 use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::format::{DataFile, TableManifest};
@@ -73,6 +75,7 @@ pub async fn merge(
         },
         options,
         context: Bound::none(),
+        named: None,
         basis: None,
         files: HashMap::new(),
         written: None,
@@ -154,6 +157,8 @@ struct Merge<'a> {
     rules: MergeRules<'a>,
     options: &'a TableWriteOptions,
     context: Bound<Arc<MergeContext>>,
+    /// The columns when the rules were bound first.
+    named: Option<NamedColumns>,
     /// What the outputs depend on.
     basis: Option<Basis>,
     /// The output of each file that was read, by its path.
@@ -168,7 +173,12 @@ impl Operation<TableManifest> for Merge<'_> {
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
         let manifest = &base.manifest;
         let context = self.context.get(manifest, || {
-            MergeContext::new(manifest, &self.source, self.rules).map(Arc::new)
+            let context = MergeContext::new(manifest, &self.source, self.rules)?;
+            let named = self
+                .named
+                .get_or_insert_with(|| NamedColumns::new(&context.columns));
+            named.check_all(&context.columns)?;
+            Ok(Arc::new(context))
         })?;
         let reader = self.read_files(manifest, &context).await?;
         let totals = self.total(&reader);

@@ -39,7 +39,7 @@ pub(super) struct MergeContext {
     /// The indices of the key columns in the table's schema.
     key_columns: Vec<usize>,
     source: RecordBatch,
-    columns: TableColumns,
+    pub(super) columns: TableColumns,
     matched: Clauses,
     not_matched: Clauses,
     not_matched_by_source: Clauses,
@@ -174,7 +174,7 @@ impl MergeContext {
 }
 
 fn take_rows(columns: &[ArrayRef], rows: &UInt32Array) -> Result<Vec<ArrayRef>> {
-    take_arrays(columns, rows, None).map_err(|e| Error::other(e.to_string()).with_source(e))
+    take_arrays(columns, rows, None).map_err(Error::from_cause)
 }
 
 /// Merges the rows of a file of the reader.

@@ -3,7 +3,8 @@
 //! A manifest holds the schema as an IPC message and an id for each column ([`TableColumns`]); a data file
 //! has the ids as field ids of Parquet, so its columns are found after a rename. [`NewTable::new`] refuses
 //! a schema without columns, one that Parquet does not support, and unknown or duplicate columns in a
-//! key (`InvalidInput`). A manifest whose schema cannot be decoded is `ManifestCorrupted`.
+//! key (`InvalidInput`); a table is created of columns with names only. A manifest whose schema cannot be decoded is
+//! `ManifestCorrupted`.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use super::actions::NewTable;
 use super::format::{TableManifest, TableSchema, corrupted_error};
 use super::names;
+use super::schema_extensions::without_widened_extensions;
 use crate::error::{Error, Result};
 use crate::files::{StoredField, TableColumns};
 use crate::parquet::panic_text;
@@ -73,6 +75,24 @@ impl NewTable {
     }
 }
 
+impl NewTable {
+    /// Refuses a column without a name.
+    pub(super) fn check_names(&self) -> Result<()> {
+        let mut columns = self.schema.columns.iter();
+        columns.try_for_each(|column| check_not_empty(&column.name))
+    }
+}
+
+/// Refuses an empty name: filters cannot name such a column, and neither can most engines.
+pub(super) fn check_not_empty(name: &str) -> Result<()> {
+    if name.is_empty() {
+        let message = "a column of a table must have a name, for filters and other engines; rename the column \
+             whose name is empty";
+        return Err(Error::invalid(message));
+    }
+    Ok(())
+}
+
 /// Refuses a key whose values cannot be compared: every upsert would fail.
 fn check_key_types(schema: &SchemaRef, key: &[String]) -> Result<()> {
     let mut fields = Vec::new();
@@ -114,7 +134,7 @@ pub(crate) fn decode_schema(encoded: &[u8]) -> Result<Schema> {
     if !encoded.starts_with(&ZSTD_MAGIC) {
         return decode_message(encoded);
     }
-    let decode_error = |e: std::io::Error| Error::other(e.to_string()).with_source(e);
+    let decode_error = |e: std::io::Error| Error::from_cause(e);
     let mut message = Vec::new();
     zstd::Decoder::new(encoded)
         .map_err(decode_error)?
@@ -132,7 +152,7 @@ fn decode_message(message: &[u8]) -> Result<Schema> {
     // Offsets are verified, but the conversion panics on types that it does not know.
     let unwound = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
     let decoded = unwound.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
-    decoded.map_err(|e| Error::other(e.to_string()).with_source(e))
+    decoded.map_err(Error::from_cause)
 }
 
 impl TableColumns {
@@ -149,6 +169,7 @@ impl TableColumns {
                 "its schema and its arrow_schema have different columns",
             ));
         }
+        let schema = without_widened_extensions(schema, &manifest.schema.columns);
         Ok(Self::from_entries(Arc::new(schema), &manifest.schema))
     }
 

@@ -5,17 +5,17 @@
 //! the rows to replace are searched in the newest snapshot and deleted by tombstones. If a concurrent
 //! commit has added rows, files that are new are searched ([`super::findings`]); nothing is uploaded again.
 //!
-//! Errors: [`ErrorKind::InvalidInput`] for input without the key columns, or with a row that does not
+//! Errors: [`crate::ErrorKind::InvalidInput`] for input without the key columns, or with a row that does not
 //! satisfy the predicate; those of [`crate::versions::commit`]. After an error that leaves the outcome unknown no
 //! file is removed.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
+use super::conflicts::NamedColumns;
 use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
@@ -23,11 +23,11 @@ use super::keys::resolve_match_columns;
 use super::snapshot_reader::SnapshotReader;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Snapshot, Staged, Table};
-use crate::error::{Error, ErrorKind, Result};
-use crate::files::TableColumns;
+use crate::error::{Error, Result};
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
+use crate::files::{BoxedReader, TableColumns};
 use crate::sync::progress::{self, with_progress};
 use crate::versions::commit::{RunResult, run};
 use crate::versions::{Ancestor, Operation, RequiredVersion, check_required_version, find_replay};
@@ -41,13 +41,11 @@ pub enum ReplaceTarget {
     Predicate(Predicate),
 }
 
-type BoxedBatchReader = Box<dyn RecordBatchReader + Send>;
-
 /// Writes `input` and deletes the rows of `target` in one commit. Returns the commit and the files that it
 /// added.
 pub async fn replace_rows(
     table: &Table,
-    input: BoxedBatchReader,
+    input: BoxedReader,
     target: &ReplaceTarget,
     options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
@@ -93,8 +91,8 @@ struct Replacement<'a> {
     keys: Option<Arc<KeySet>>,
     /// The filter of the rows to delete.
     filter: Bound<Arc<Filter>>,
-    /// The ids by name of the predicate's columns when the new rows were checked.
-    column_ids: BTreeMap<String, u32>,
+    /// The columns when the new rows were checked by the predicate.
+    named: Option<NamedColumns>,
     /// The new rows, and the version whose columns they have.
     files: Vec<DataFile>,
     files_version: u64,
@@ -163,7 +161,7 @@ impl<'a> Replacement<'a> {
             options,
             keys: None,
             filter: Bound::none(),
-            column_ids: BTreeMap::new(),
+            named: None,
             files: Vec::new(),
             files_version: base.version,
             finder: RowFinder::default(),
@@ -188,13 +186,13 @@ impl<'a> Replacement<'a> {
     fn bind_target(&mut self, base: &TableManifest, predicate: &Predicate) -> Result<Arc<Filter>> {
         let columns = TableColumns::from_manifest(base)?;
         let filter = Arc::new(predicate.bind(&columns, &**self.table.store().clock())?);
-        self.column_ids = filter.column_ids(&columns);
+        self.named = Some(NamedColumns::new(&columns));
         self.filter = Bound::new(base, Arc::clone(&filter));
         Ok(filter)
     }
 
     /// Uploads the new rows, and collects their keys or checks them by the predicate.
-    async fn upload(&mut self, base: &TableManifest, input: BoxedBatchReader) -> Result<()> {
+    async fn upload(&mut self, base: &TableManifest, input: BoxedReader) -> Result<()> {
         let columns = TableColumns::from_manifest(base)?;
         let input_schema = input.schema();
         let aligned = align_to_schema(input, &columns.schema)?;
@@ -234,15 +232,11 @@ impl<'a> Replacement<'a> {
         let columns = TableColumns::from_manifest(manifest)?;
         let filter = match (self.target, &self.keys) {
             (ReplaceTarget::Predicate(predicate), _) => self.filter.get(manifest, || {
-                let bound = predicate.bind(&columns, &**self.table.store().clock());
-                let filter = bound.map_err(|e| changed_columns_error(predicate, e))?;
-                if filter.column_ids(&columns) == self.column_ids {
-                    return Ok(Arc::new(filter));
+                let filter = predicate.bind(&columns, &**self.table.store().clock())?;
+                if let Some(named) = &self.named {
+                    named.check(predicate, &filter, &columns)?;
                 }
-                let message = format!(
-                    "a concurrent commit gave a column name in {predicate} to another column; write again"
-                );
-                Err(Error::new(ErrorKind::CommitConflict, message))
+                Ok(Arc::new(filter))
             })?,
             (ReplaceTarget::MatchingKeys(_), Some(keys)) if !keys.is_empty() => {
                 self.filter.get(manifest, || {
@@ -253,17 +247,6 @@ impl<'a> Replacement<'a> {
         };
         Ok(Some(filter))
     }
-}
-
-/// The error for a predicate that fits the columns of the new rows, but not those of a later snapshot.
-fn changed_columns_error(predicate: &Predicate, error: Error) -> Error {
-    if error.kind() != ErrorKind::InvalidInput {
-        return error;
-    }
-    let reason = error.message();
-    let message =
-        format!("a concurrent commit changed a column of {predicate}; write again ({reason})");
-    Error::new(ErrorKind::CommitConflict, message)
 }
 
 /// Refuses input without a key column.
@@ -287,10 +270,10 @@ fn check_key_columns(
 
 /// Returns the stream, whose keys are added to the set while it is read.
 fn collect_keys(
-    input: BoxedBatchReader,
+    input: BoxedReader,
     keys: &Arc<Mutex<Option<KeySet>>>,
     key_columns: Vec<usize>,
-) -> BoxedBatchReader {
+) -> BoxedReader {
     let keys = Arc::clone(keys);
     inspect_batches(input, move |batch| {
         let key_arrays: Vec<_> = key_columns
@@ -308,7 +291,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the stream, which fails at a batch with a row that does not satisfy the filter.
-pub(super) fn assert_predicate(input: BoxedBatchReader, filter: Arc<Filter>) -> BoxedBatchReader {
+pub(super) fn assert_predicate(input: BoxedReader, filter: Arc<Filter>) -> BoxedReader {
     inspect_batches(input, move |batch| {
         let columns = filter
             .columns()
@@ -325,9 +308,9 @@ pub(super) fn assert_predicate(input: BoxedBatchReader, filter: Arc<Filter>) -> 
 }
 
 fn inspect_batches(
-    input: BoxedBatchReader,
+    input: BoxedReader,
     mut check: impl FnMut(&RecordBatch) -> Result<()> + Send + 'static,
-) -> BoxedBatchReader {
+) -> BoxedReader {
     let schema = input.schema();
     let batches = input.map(move |batch| {
         let batch = batch?;

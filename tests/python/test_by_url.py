@@ -183,6 +183,9 @@ def test_a_table_appears_with_its_rows(here: Path) -> None:
     required = pa.table({"id": [1, None]}, schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     with pytest.raises(pds.InvalidInput, match="null"):
         pds.write_table("events", required)
+    for mode in ("error", "append", "overwrite", "ignore"):
+        with pytest.raises(pds.InvalidInput, match="must have a name"):
+            pds.write_table("events", pa.table({"id": [1], "": ["x"]}), mode=mode)  # type: ignore[arg-type]
     assert [path for path in here.rglob("*") if path.is_file()] == []
     assert pds.write_table("events", ROWS).version == 1
 

@@ -214,6 +214,17 @@ def test_keywords_that_cannot_be_tables() -> None:
             pds.sql("FROM t", t=table)
 
 
+def test_types_that_duckdb_does_not_have() -> None:
+    halves = pa.table({"id": [1], "half": pa.array([1.5], pa.float16())})
+    table = pds.write_table("lake/halves", halves)
+    for tables in ({"t": table}, {"t": table.scan()}, {"t": halves}):
+        with pytest.raises(pds.CapabilityNotSupported, match=r"the column 'half' of type halffloat of 't'.*scan"):
+            pds.sql("SELECT id FROM t", **tables)
+    with pytest.raises(pds.CapabilityNotSupported, match="the column 'half' of type halffloat of 'lake/halves'"):
+        pds.sql("SELECT id FROM 'lake/halves'")
+    assert pds.sql("FROM t", t=table.scan(["id"])).fetchall() == [(1,)]
+
+
 def test_errors_of_reads_are_told() -> None:
     table = pds.open_table("lake/people")
     result = pds.sql("SELECT sum(age) FROM 'lake/people'")

@@ -89,7 +89,7 @@ def sql(
             or two of its names differ only in case, which DuckDB ignores; or a URL or an option is not valid.
         InvalidType: An argument has an invalid type.
         ModuleNotFoundError: DuckDB is not installed.
-        CapabilityNotSupported: DuckDB is older than 2.0.
+        CapabilityNotSupported: DuckDB is older than 2.0, or has no type for a column of a table.
         duckdb.Error: From the relation, while rows are read. Errors of reads are in the messages of such errors.
     """
     from pds.engines.duckdb import run_sql  # noqa: PLC0415 an optional dependency

@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pds.arguments import require_text
+import pyarrow as pa
+
+from pds.arguments import make_empty, require_text
 from pds.engines.sources import ChainSource, open_source
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
 from pds.odf import Dataset
@@ -22,8 +24,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pyarrow as pa
 
     from pds.store import CredentialProvider
 
@@ -70,8 +70,8 @@ def _run(
     for name, table in tables.items():
         scannable = _to_scannable(name, table)
         try:
-            connection.register(name, scannable)
-        except duckdb.Error as error:
+            _register(connection, name, scannable)
+        except (duckdb.Error, RuntimeError, TypeError, ValueError) as error:
             raise InvalidType(
                 f"{name} must be a pds.Table, a chain, a scan, a table, reader or dataset of pyarrow, or a frame of "
                 f"polars or pandas, not {type(table).__name__}"
@@ -86,8 +86,32 @@ def _run(
         if normal not in sources:
             sources[normal] = SnapshotDataset(open_source(url, None, *access))
             _check_columns(url, sources[normal].schema)
-        connection.register(url, sources[normal])
+        _register(connection, url, sources[normal])
     return connection.sql(query, params=params)
+
+
+def _register(connection: duckdb.DuckDBPyConnection, name: str, table: object) -> None:
+    try:
+        connection.register(name, table)
+    except duckdb.NotSupportedError as error:
+        schema = getattr(table, "schema", None)
+        columns = _list_foreign_columns(schema) if isinstance(schema, pa.Schema) else []
+        raise CapabilityNotSupported(
+            f"DuckDB cannot read {', '.join(columns) or 'a column'} of {name!r}: {error}; pass a scan of the other "
+            "columns as a keyword: t=pds.open_table(url).scan(columns)"
+        ) from error
+
+
+def _list_foreign_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of types that DuckDB does not have."""
+    columns = []
+    with duckdb.connect() as connection:
+        for field in schema:
+            try:
+                connection.register("rows", make_empty(pa.schema([field])))
+            except duckdb.NotSupportedError:
+                columns.append(f"the column {field.name!r} of type {field.type}")
+    return columns
 
 
 def _find_tables(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:

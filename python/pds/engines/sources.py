@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pds import odf
     from pds.by_url import Url
+    from pds.odf.scan import Scan
     from pds.predicate import Predicate
     from pds.store import CredentialProvider, Store
     from pds.table.scan import Source
@@ -139,6 +140,20 @@ class ChainSource(Snapshot):
         scan = dataset.scan(as_of=as_of)
         self._dataset, self._block = dataset, scan._block  # noqa: SLF001 of the package
         self._location, self._handle = dataset._location, scan._handle  # noqa: SLF001 of the package
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Where | None = None,
+        limit: int | None = None,
+        use_stats: bool = True,
+    ) -> Scan:
+        """Return a scan, as `Table.scan` does. Where a vacuum removed a slice, its reads raise VersionExpired."""
+        from pds.odf.scan import Scan  # noqa: PLC0415 few need it
+
+        rows = super().scan(columns, where=where, limit=limit, use_stats=use_stats)
+        return Scan(self._dataset._handle, self._block, rows)  # noqa: SLF001 of the package
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ChainSource, (self._dataset, self._block)

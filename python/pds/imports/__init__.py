@@ -47,6 +47,7 @@ def import_delta(
     Raises:
         NotFound: There is no Delta table in the folder.
         AlreadyExists: There is a table of pds in the folder already.
+        InvalidType: `take_over` is not a bool, or another argument has an invalid type.
         InvalidInput: The Delta table has something that cannot be imported without rewriting it: a type that pds does
             not have, a renamed nested field, a file outside its folder, or a file whose columns have other types. Or
             it has timestamps without a zone as values of a partition, and there is no `partition_time_zone`; or this
@@ -62,8 +63,10 @@ def import_delta(
         UserWarning: The Delta table can still be written and vacuumed by other systems; or it has constraints, or
             generated, identity or default columns, which the new table does not have.
     """
+    from pds.flags import require_bool  # noqa: PLC0415 few need it
     from pds.imports.delta import import_table  # noqa: PLC0415 an optional dependency
 
+    require_bool("take_over", take_over)
     return import_table(
         url, take_over=take_over, partition_time_zone=partition_time_zone, storage_options=storage_options
     )

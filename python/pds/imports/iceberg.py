@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pds.by_url import open_parent
 from pds.errors import CommitConflict, InvalidInput, NotFound
 from pds.imports.plan import ImportPlan, PlannedFile, decimal_to_text, file_path, locate, pack_positions, relative_path
-from pds.urls import normalize_url
+from pds.urls import merge_options, normalize_url
 
 try:
     from pyiceberg.exceptions import NoSuchTableError
@@ -109,7 +109,8 @@ def _load(source: Url | IcebergTable, storage_options: Mapping[str, object] | No
 
 def _open(source: Url, storage_options: Mapping[str, object] | None) -> IcebergTable:
     normal = _to_location(source)
-    options = {name.lower().removeprefix("aws_"): str(value) for name, value in (storage_options or {}).items()}
+    passed = merge_options({}, storage_options)
+    options = {str(name).lower().removeprefix("aws_"): str(value) for name, value in passed.items()}
     properties = {name: options[option] for option, name in _S3_OPTIONS.items() if option in options}
     try:
         return StaticTable.from_metadata(normal, properties)
@@ -119,6 +120,8 @@ def _open(source: Url, storage_options: Mapping[str, object] | None) -> IcebergT
             "metadata/version-hint.text, or the table that a catalog of pyiceberg loads"
         )
         raise NotFound(message, path=str(source)) from error
+    except ValueError as error:
+        raise InvalidInput(f"{str(source)!r} cannot be read as Iceberg metadata: {error}") from error
 
 
 def _to_location(source: Url) -> str:

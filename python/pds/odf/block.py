@@ -9,7 +9,8 @@ from pds import _pds
 from pds.arguments import require_text
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType
-from pds.odf.events import Event, format_rfc3339
+from pds.odf.events import Event, format_rfc3339, to_plain
+from pds.odf.identity import to_hash_text
 
 if TYPE_CHECKING:
     from pds.odf.identity import Multihash
@@ -45,8 +46,8 @@ class Block(Summarized):
         event: Event | dict[str, Any],
     ) -> None:
         _check_sequence_number(sequence_number)
-        fields = event.to_dict() if isinstance(event, Event) else event
-        previous = None if prev_block_hash is None else str(prev_block_hash)
+        fields = event.to_dict() if isinstance(event, Event) else to_plain(event)
+        previous = None if prev_block_hash is None else to_hash_text(prev_block_hash)
         self._handle = _pds.BlockHandle.create(format_rfc3339(system_time), previous, sequence_number, fields)
 
     @classmethod

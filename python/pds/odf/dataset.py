@@ -21,14 +21,15 @@ from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
 from pds.flags import require_bool
 from pds.inputs import unfold_runs
 from pds.odf.block import Block
-from pds.odf.events import Event, SetDataSchema, format_rfc3339, to_plain
-from pds.odf.identity import Identity, Multihash
+from pds.odf.events import Event, SetDataSchema, check_source_state, format_rfc3339, to_plain
+from pds.odf.identity import Identity, Multihash, to_hash_text
 from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyResult
-from pds.odf.scan import Scan
+from pds.odf.scan import Scan, checking_slices
 from pds.predicate import to_predicate
 from pds.progress import reported
-from pds.table.checks import check_limit, to_micros
+from pds.table.checks import check_limit, check_size, to_micros
 from pds.table.location import TableLocation
+from pds.table.scan import TableScan
 from pds.telemetry import traces
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _resolve_position(at: At | None) -> tuple[str | None, int | None]:
         return None, to_micros(at)
     if isinstance(at, Block):
         return at.hash, None
-    return (None, None) if at is None else (str(at), None)
+    return (None, None) if at is None else (to_hash_text(at), None)
 
 
 @traces("pds.odf", "append", "ingest", "verify", "compact", "vacuum")
@@ -124,8 +125,9 @@ class Dataset(Summarized):
         location = TableLocation.from_arguments(store, path, options, timeout=timeout)
         handle = _pds.ChainHandle.open(location.handle, path)
         identity = Identity.generate() if identity is None else identity
+        dataset_id = identity.id if isinstance(identity, Identity) else require_text("identity", identity)
         seed_time = None if system_time is None else format_rfc3339(system_time)
-        handle.create(str(identity), require_text("kind", kind), seed_time)
+        handle.create(dataset_id, require_text("kind", kind), seed_time)
         return cls._from_handle(location, handle)
 
     @classmethod
@@ -200,8 +202,9 @@ class Dataset(Summarized):
         Raises:
             BlockCorrupted: The block is missing or corrupted.
             InvalidInput: The text is not a multihash.
+            InvalidType: It is neither a text nor a multihash.
         """
-        return Block._from_handle(self._handle.block(str(block_hash)))  # noqa: SLF001 a class of this package
+        return Block._from_handle(self._handle.block(to_hash_text(block_hash)))  # noqa: SLF001 a class of this package
 
     def schema(self, at: At | None = None) -> pa.Schema:
         """Return the schema of the dataset, including the system columns. Only metadata is read.
@@ -211,10 +214,12 @@ class Dataset(Summarized):
 
         Raises:
             NotFound: The dataset has no schema at this position, or begins after this time.
-            VersionExpired: A vacuum removed the blocks of this time.
+            VersionExpired: A vacuum removed the blocks of this time, or the slice that has the schema.
             InvalidInput: The time has no time zone, or the text is not a multihash.
         """
-        schema = self._handle.schema(*_resolve_position(at))
+        # Where no SetDataSchema says it, the newest slice does.
+        with checking_slices(self._handle):
+            schema = self._handle.schema(*_resolve_position(at))
         if schema is None:
             raise NotFound("the dataset has no schema yet: it has neither rows nor a SetDataSchema", path=self.path)
         return schema
@@ -324,10 +329,10 @@ class Dataset(Summarized):
         if event_time is not None:
             require_text("event_time", event_time)
         watermark_text = None if watermark is None else format_rfc3339(watermark)
-        location = self._location
+        location, state = self._location, check_source_state(source_state)
         with read_stream(data) as stream, reported("ingest", progress, data):
             ingested = self._handle.ingest(
-                unfold_runs(stream), event_time, watermark_text, source_state, location.options, location.timeout
+                unfold_runs(stream), event_time, watermark_text, state, location.options, location.timeout
             )
         appended, new_slice = ingested["appended"], ingested["slice"]
         blocks = [Block._from_handle(handle) for handle in appended["blocks"]]  # noqa: SLF001 a class of this package
@@ -358,7 +363,8 @@ class Dataset(Summarized):
         """
         # The scan stays at this block when the head moves.
         block = self._handle.facts(*_resolve_position(as_of))["block"]
-        handle = self._handle.snapshot(block, None)
+        with checking_slices(self._handle):
+            handle = self._handle.snapshot(block, None)
         names = check_column_names(columns)
         for name in names or []:
             if handle.schema.get_field_index(name) < 0:
@@ -366,7 +372,7 @@ class Dataset(Summarized):
         predicate = None if where is None else to_predicate(where, handle.schema)
         if predicate is not None:
             handle.check_filter(predicate)
-        return Scan(self._handle, block, handle, names, predicate, path=self.path)
+        return Scan(self._handle, block, TableScan(handle, names, predicate, None, path=self.path))
 
     def verify(
         self,
@@ -426,8 +432,9 @@ class Dataset(Summarized):
         """
         if type(target_bytes) is not int or target_bytes < 1:
             raise InvalidInput(f"target_bytes must be a positive integer, not {target_bytes!r}")
+        size = check_size("target_bytes", target_bytes)
         with reported("compact", progress):
-            result = self._handle.compact(target_bytes, self._location.options, self._location.timeout)
+            result = self._handle.compact(size, self._location.options, self._location.timeout)
         return None if result is None else CompactResult(**result)
 
     def vacuum(
@@ -448,6 +455,7 @@ class Dataset(Summarized):
         Raises:
             InvalidInput: `older_than` is less than 2 days.
             InvalidType: `older_than` is not a timedelta.
+            InvalidPath: A folder of the dataset is a symbolic link of local files. Nothing is removed.
             BlockCorrupted: A block is missing or corrupted. Nothing is removed.
             FormatNotSupported: A block of a later release of the specification may reference files. Nothing is
                 removed.

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pds import _pds
+from pds.arguments import require_text
 from pds.errors import InvalidInput, InvalidType
 from pds.flags import require_bool
 from pds.odf.identity import Identity, Multihash
@@ -26,16 +27,20 @@ def format_rfc3339(time: datetime | str) -> str:
     """Return a time as RFC 3339 text in UTC. Text is returned unchanged.
 
     Raises:
-        InvalidInput: The datetime has no time zone.
+        InvalidInput: The datetime has no time zone, or there is no such time in UTC.
         InvalidType: The time is neither a datetime nor text.
     """
     if isinstance(time, str):
-        return time
+        return require_text("a time", time)
     if not isinstance(time, datetime):
         raise InvalidType(f"a time must be a datetime or RFC 3339 text, not {type(time).__name__}")
     if time.tzinfo is None:
         raise InvalidInput(f"{time!r} has no time zone; datetime.now(UTC) has one")
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        moment = time.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInput(f"{time!r} is before the year 1 or after the year 9999 in UTC") from error
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _to_camel_case(name: str) -> str:
@@ -47,6 +52,7 @@ def to_plain(value: Any) -> Any:  # noqa: ANN401 any JSON value
     """Return a value of an event as plain JSON values: times, hashes and identities become text.
 
     Raises:
+        InvalidInput: A text cannot be encoded as UTF-8, or a time has no time zone.
         InvalidType: An event cannot contain a value of this type.
     """
     if isinstance(value, datetime):
@@ -54,12 +60,29 @@ def to_plain(value: Any) -> Any:  # noqa: ANN401 any JSON value
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: to_plain(item) for key, item in value.items()}
-    if value is None or isinstance(value, str | int | float | bool):
+        return {require_text("a name in an event", key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return require_text("a text of an event", value)
+    if value is None or isinstance(value, int | float | bool):
         return value
     if isinstance(value, Multihash | Identity):
         return str(value)
     raise InvalidType(f"an event cannot contain a value of type {type(value).__name__}")
+
+
+def check_source_state(state: object) -> Fields | None:
+    """Return the position of a source as plain values.
+
+    Raises:
+        InvalidInput: A text cannot be encoded as UTF-8.
+        InvalidType: It is not a dict, or has a value of another type than those of JSON.
+    """
+    if state is None:
+        return None
+    if not isinstance(state, dict):
+        raise InvalidType(f"source_state must be a dict, not {type(state).__name__}")
+    fields: Fields = to_plain(state)
+    return fields
 
 
 @dataclass(frozen=True)
@@ -92,15 +115,22 @@ class Event:
         """Return the event for a dict in the spelling of the specification.
 
         Raises:
-            InvalidInput: The event has no field of this name.
+            InvalidInput: The event has no field of this name, or lacks one.
+            InvalidType: The fields are not a dict.
         """
-        event_class = Event.kinds.get(fields.get("kind", ""), UnknownEvent)
+        if not isinstance(fields, dict):
+            raise InvalidType(f"the fields of an event must be a dict, not {type(fields).__name__}")
+        kind = fields.get("kind", "")
+        event_class = Event.kinds.get(kind, UnknownEvent) if isinstance(kind, str) else UnknownEvent
         if event_class is UnknownEvent:
             return UnknownEvent(dict(fields))
         names = {_to_camel_case(field.name): field.name for field in dataclasses.fields(event_class)}
         for key in fields:
             if key != "kind" and key not in names:
                 raise InvalidInput(f"unknown field {key!r}; {event_class.__name__} has the fields {sorted(names)}")
+        for field in dataclasses.fields(event_class):
+            if field.default is dataclasses.MISSING and _to_camel_case(field.name) not in fields:
+                raise InvalidInput(f"{event_class.__name__} needs the field {_to_camel_case(field.name)!r}")
         return event_class(**{names[key]: value for key, value in fields.items() if key != "kind"})
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from pds import _pds
 from pds.arguments import require_text
+from pds.errors import InvalidType
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Multihash:
 
     @classmethod
     def sha3_256(cls, data: bytes) -> Self:
-        """Return the SHA3-256 of bytes as a multihash."""
-        return cls(_pds.sha3_256(data))
+        """Return the SHA3-256 of bytes as a multihash. Anything else raises InvalidType."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidType(f"data must be bytes, not {type(data).__name__}")
+        return cls(_pds.sha3_256(bytes(data)))
 
     @property
     def code(self) -> int:
@@ -48,6 +51,15 @@ class Multihash:
 
     def __str__(self) -> str:
         return self.value
+
+
+def to_hash_text(value: object) -> str:
+    """Return the hash of a block as text.
+
+    Raises:
+        InvalidType: The value is neither a Multihash nor a string.
+    """
+    return value.value if isinstance(value, Multihash) else require_text("the hash of a block", value)
 
 
 @dataclass(frozen=True)

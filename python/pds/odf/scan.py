@@ -19,52 +19,43 @@ if TYPE_CHECKING:
     import polars as pl
 
     from pds import _pds
-    from pds.predicate import Predicate
     from pds.table.results import ScanPlan
+
+
+@contextlib.contextmanager
+def checking_slices(chain: _pds.ChainHandle) -> Iterator[None]:
+    """Raise VersionExpired where a vacuum removed a slice that is missing."""
+    try:
+        yield
+    except PartCorrupted as error:
+        if error.path is not None:
+            chain.check_retained(error.path.rpartition("/")[2])
+        raise
 
 
 class Scan(TableScan):
     """The rows of a dataset as they were appended, including retractions and corrections."""
 
-    def __init__(
-        self,
-        chain: _pds.ChainHandle,
-        block: str,
-        handle: _pds.TableHandle,
-        columns: list[str] | None,
-        where: str | Predicate | None,
-        *,
-        path: str,
-    ) -> None:
-        super().__init__(handle, columns, where, None, path=path)
+    def __init__(self, chain: _pds.ChainHandle, block: str, rows: TableScan) -> None:
+        self.__dict__.update(rows.__dict__)
         self._chain = chain
         self._block = block
 
     def _describe_source(self) -> dict[str, object]:
         return {"dataset": self._path, "block": self._block}
 
-    @contextlib.contextmanager
-    def _checking_slices(self) -> Iterator[None]:
-        """Raise VersionExpired where a vacuum removed a slice that is missing."""
-        try:
-            yield
-        except PartCorrupted as error:
-            if error.path is not None:
-                self._chain.check_retained(error.path.rpartition("/")[2])
-            raise
-
     def _read_batches(self) -> Iterator[pa.RecordBatch]:
-        with self._checking_slices():
+        with checking_slices(self._chain):
             yield from super()._read_batches()
 
     def count(self) -> int:
         """Return the number of rows, without a filter from the blocks alone. Other errors are those of `to_reader`."""
-        with self._checking_slices():
+        with checking_slices(self._chain):
             return super().count()
 
     def explain(self) -> ScanPlan:
         """Return the slices and row groups that the scan reads, as `TableScan.explain` does."""
-        with self._checking_slices():
+        with checking_slices(self._chain):
             return super().explain()
 
     def to_ledger(self) -> LedgerRows:
@@ -79,7 +70,7 @@ class Scan(TableScan):
             VersionExpired: A vacuum removed the block or its slices.
             FormatNotSupported: A `SetVocab` renamed system columns after the first rows.
         """
-        with self._checking_slices():
+        with checking_slices(self._chain):
             schema, batches = self._chain.ledger(self._block, self._handle, self._columns, self._where)
         return LedgerRows(pa.Table.from_batches(batches, schema))
 
@@ -100,7 +91,7 @@ class LedgerRows(Summarized):
 
     def to_polars(self) -> pl.DataFrame:
         """Return the rows as a polars DataFrame."""
-        return frames.to_polars(self.to_pyarrow)
+        return frames.to_polars(self.to_pyarrow, lambda: self._rows.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._rows.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]

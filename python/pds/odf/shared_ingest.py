@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pds import _pds
 from pds.arguments import require_text
 from pds.odf.block import Block
-from pds.odf.events import format_rfc3339
+from pds.odf.events import check_source_state, format_rfc3339
 from pds.odf.results import IngestResult
 from pds.store import native_handle
 
@@ -79,7 +79,7 @@ class SharedIngest:
             schema,
             event_time,
             watermark_text,
-            source_state,
+            check_source_state(source_state),
             location.options,
             location.timeout,
         )

@@ -32,7 +32,7 @@ def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str]]) 
             raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(_FUNCTIONS)}")
         spec = {"name": require_text("the name of an aggregate", name), "function": function}
         if not isinstance(aggregate, str):
-            spec["column"] = column
+            spec["column"] = require_text(f"the column of the aggregate {name!r}", column)
         parsed.append(spec)
     return json.dumps({"aggregate": parsed})
 
@@ -88,7 +88,7 @@ def make_join(stage: str, how: str, suffix: str) -> str:
         raise InvalidInput(f"how of {stage!r} is one of {list(_JOINS)}, not {how!r}")
     if not isinstance(suffix, str):
         raise InvalidType(f"the suffix of {stage!r} must be a str, not {suffix!r}")
-    return json.dumps({"join": {"how": how, "suffix": suffix}})
+    return json.dumps({"join": {"how": how, "suffix": require_text(f"the suffix of {stage!r}", suffix)}})
 
 
 def _to_expressions(stage: str, by: object) -> list[str]:
@@ -101,4 +101,4 @@ def _to_expressions(stage: str, by: object) -> list[str]:
 def _require_sql(stage: str, text: object) -> str:
     if not isinstance(text, str):
         raise InvalidType(f"an expression of {stage!r} must be SQL, not {text!r}")
-    return text
+    return require_text(f"an expression of {stage!r}", text)

@@ -187,6 +187,7 @@ class Upkeep(Declarations):
         Raises:
             InvalidInput: The retention is negative.
             InvalidType: An argument has an invalid type.
+            InvalidPath: A folder of the pipeline is a symbolic link of local files. Nothing was removed.
             NotFound: The pipeline has no version yet.
         """
         seconds = require_timedelta("retention", retention)

@@ -42,13 +42,14 @@ class Alter:
             type: The type of the column, if `column` is a name.
 
         Raises:
-            InvalidInput: There is such a column, `scan_changes` adds one of this name, or it is not nullable.
+            InvalidInput: There is such a column, `scan_changes` adds one of this name, the name is empty, or the column
+                is not nullable.
         """
         schema = _make_schema(column, type)
         return self._commit(lambda handle, timeout: _pds.add_column(handle, schema, timeout))
 
     def rename_column(self, column: str, to: str) -> CommitResult:
-        """Rename the column `column` to `to`. A name of `scan_changes`, such as `_change_type`, is refused."""
+        """Rename the column `column` to `to`: not to "", nor to a name of `scan_changes`, such as `_change_type`."""
         require_text("column", column)
         check_schema(pa.schema([(require_text("to", to), pa.null())]))
         return self._commit(lambda handle, timeout: _pds.rename_column(handle, column, to, timeout))

@@ -46,6 +46,7 @@ class Maintenance(Exports):
             InvalidInput: The retention is negative; or the table is exported, and the export cannot be brought up to
                 date, as for `export_delta` and `export_iceberg`. Nothing was removed then.
             InvalidType: The retention is not a timedelta, or `dry_run` is not a bool.
+            InvalidPath: A folder of the table is a symbolic link of local files. Nothing was removed.
             CommitConflict, CommitStateUnknown: As for `append`.
             ExportConflict: As for `export_delta` and `export_iceberg`. Nothing was removed.
         """

@@ -115,7 +115,9 @@ class Merge:
         Raises:
             InvalidInput: The merge has no clause; an expression is not valid, or returns a value that its column
                 cannot hold; two rows of the source have the same key, or a key has a null.
-            CommitConflict, CommitStateUnknown, TransactionExpired: As for `Table.append`.
+            CommitConflict: As for `Table.append`; or another commit changed files of matching rows, and one has renamed
+                or dropped a column of the merge, or given its name to another column.
+            CommitStateUnknown, TransactionExpired: As for `Table.append`.
         """
         if not self._clauses:
             raise InvalidInput("a merge needs a clause; add one with when_matched_…() or when_not_matched_…()")

@@ -68,6 +68,9 @@ class Rows(ABC):
     def to_pandas(self, *, progress: ProgressArgument = False) -> pd.DataFrame:
         """Return the rows as a pandas DataFrame. Without pandas: ModuleNotFoundError. Other errors: `to_reader`.
 
+        Raises:
+            CapabilityNotSupported: pandas cannot hold a column.
+
         Args:
             progress: As for `to_pyarrow`.
         """
@@ -77,12 +80,12 @@ class Rows(ABC):
         """Return the rows as a polars DataFrame. Without polars: ModuleNotFoundError. Other errors: `to_reader`.
 
         Raises:
-            CapabilityNotSupported: polars has no type for a column.
+            CapabilityNotSupported: polars has no type for a column. No rows are read then.
 
         Args:
             progress: As for `to_pyarrow`.
         """
-        return frames.to_polars(functools.partial(self.to_pyarrow, progress=progress))
+        return frames.to_polars(functools.partial(self.to_pyarrow, progress=progress), lambda: self.schema)
 
     def count(self) -> int:
         """Return the number of rows. Errors are those of `to_reader`."""
@@ -178,11 +181,17 @@ class TableChanges(Summarized, Rows):
         self._handle = handle
         self._since = since
         self._columns = columns
+        self._schema: pa.Schema | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The selected columns of the table, then `_change_type`, `_commit_version` and `_commit_timestamp`."""
-        return self._open_scan().schema
+        if self._schema is None:
+            # It begins to read.
+            scan = self._open_scan()
+            self._schema = scan.schema
+            scan.close()
+        return self._schema
 
     def _open_scan(self) -> _pds.Scan:
         return self._handle.changes(self._since, self._columns)

@@ -261,12 +261,12 @@ class Snapshot(Summarized):
             since: A version, whose own changes are not included. 0 includes those of version 1.
             until: A version. Defaults to this snapshot.
             columns: The columns of `until` to read, in this order. Defaults to all. A row is a change if any of its
-                columns changed.
+                columns changed. A column with the name of one that is added cannot be read.
 
         Raises:
             VersionExpired: A vacuum removed a version in this range. The message names the oldest version.
-            InvalidInput: A version or a column does not exist, `until` is before `since`, or (when read) a restore made
-                a column narrower than it was in a version of this range.
+            InvalidInput: A version or a column does not exist, a column has the name of one that is added, `until` is
+                before `since`, or (when read) a restore made a column narrower than it was in a version of this range.
             InvalidType: A version is not an integer, or the name of a column is not a string.
         """
         first = 0 if type(since) is int and since == 0 else check_version(since)

@@ -126,7 +126,9 @@ class Table(Maintenance):
         Args:
             store: The store of the table.
             path: The folder of the table, relative to the store.
-            schema: The schema of the table.
+            schema: The schema of the table. Every column must have a name. One with the name of a column that
+                `scan_changes` adds, such as `_change_type`, is for stored changes: `scan_changes` of this table then
+                reads the other columns only.
             key: The names of the columns that identify a row. Uniqueness is not checked. Defaults to no key.
             sort_by: The names of the columns that files are sorted by. Defaults to no sort order.
             exports: The formats to which every commit is exported: `"delta"`, `"iceberg"`. See `Table.exports`.
@@ -139,8 +141,8 @@ class Table(Maintenance):
                 exports.
             ManifestCorrupted: The folder has manifests of a table that was removed in part.
             UnsafeStore: The store does not honor conditional writes, so writers would overwrite each other.
-            InvalidInput: Parquet or a format of `exports` cannot store a column, which the message names, or a column
-                of `key` or `sort_by` does not exist.
+            InvalidInput: Parquet or a format of `exports` cannot store a column, which the message names; a column has
+                an empty name; or a column of `key` or `sort_by` does not exist.
             InvalidType: An argument has an invalid type.
         """
         require_bool("exists_ok", exists_ok)
@@ -205,6 +207,7 @@ class Table(Maintenance):
 
         Raises:
             NotFound: There is no table at `path`.
+            InvalidPath: The folder, or one in it, is a symbolic link of local files. Nothing was removed.
             InvalidType: An argument has an invalid type.
         """
         _pds.drop_table(native_handle(store), require_text("path", path))
@@ -319,7 +322,7 @@ class Table(Maintenance):
         from pds.table.distributed import TableWrite  # noqa: PLC0415 few need it
         from pds.table.staged import StagedWrite  # noqa: PLC0415 few need it
 
-        if mode not in ("append", "overwrite"):
+        if require_text("mode", mode) not in ("append", "overwrite"):
             raise InvalidInput(f'mode must be "append" or "overwrite", not {mode!r}')
         if mode == "append" and where is not None:
             raise InvalidInput('where is for mode="overwrite"')

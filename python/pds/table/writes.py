@@ -230,7 +230,9 @@ class Writes(Snapshot):
 
         Raises:
             InvalidInput: The filter is not valid.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+            CommitConflict: As for `append`; or another commit rewrote files of matching rows, and one has renamed or
+                dropped a column of the filter.
+            InvalidType, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         predicate = to_predicate(where, self.schema)
         with reported("delete", progress):

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::table::changes::check_not_reserved;
 use crate::table::format::{CommitOperation, DataFile, TableManifest};
+use crate::table::schema::check_not_empty;
 use crate::versions::{Change, GroupChange};
 
 /// The columns of a stream that a table does not have.
@@ -38,6 +39,7 @@ impl NewColumns {
             return Ok(None);
         }
         for field in &fields {
+            check_not_empty(field.name())?;
             check_not_reserved(field.name())?;
         }
         let draft = Arc::new(add_columns(base, &fields)?);

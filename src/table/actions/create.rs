@@ -71,12 +71,20 @@ impl NewTable {
 
 /// Creates an empty table. Fails with [`ErrorKind::AlreadyExists`] if there is a table, also one whose pointer was lost; with
 /// [`ErrorKind::ManifestCorrupted`] if manifests of a removed table are left; with [`ErrorKind::UnsafeStore`], before
-/// anything is created, on a store that does not honor conditional writes.
+/// anything is created, on a store that does not honor conditional writes; with [`ErrorKind::InvalidInput`] for a
+/// column without a name.
 ///
 /// [`ErrorKind::AlreadyExists`]: crate::ErrorKind::AlreadyExists
+/// [`ErrorKind::InvalidInput`]: crate::ErrorKind::InvalidInput
 /// [`ErrorKind::ManifestCorrupted`]: crate::ErrorKind::ManifestCorrupted
 /// [`ErrorKind::UnsafeStore`]: crate::ErrorKind::UnsafeStore
 pub async fn create(table: &Table, new_table: NewTable) -> Result<Snapshot> {
+    // A table of an earlier version may be there with such a column.
+    if let Err(unnamed) = new_table.check_names()
+        && table.find_newest().await?.is_none()
+    {
+        return Err(unnamed);
+    }
     let first = |commit_id, created_at| new_table.into_manifest(commit_id, created_at);
     create_first(table, first).await
 }

@@ -402,6 +402,23 @@ def test_slices_before_the_first_schema_do_not_block_a_compaction(old: odf.Datas
 # -- what is missing -----------------------------------------------------------------------
 
 
+def test_a_schema_that_only_a_removed_slice_has_is_expired(old: odf.Dataset) -> None:
+    newest, before = old.log(2)
+    slices = [block.event.new_data["physicalHash"] for block in (newest, before)]
+    assert old.schema(at=newest).names[-2:] == ["a", "b"]
+    # Somebody moves the head back, and a vacuum removes what the newest block alone names.
+    old.store.write("old/refs/head", before.hash.encode(), overwrite=True)
+    old.store.delete(f"old/data/{slices[0]}")
+    for read in (old.schema, lambda at: old.scan(as_of=at)):
+        with pytest.raises(pds.VersionExpired, match="has been vacuumed"):
+            read(newest)
+    # That of the head is damage.
+    old.store.delete(f"old/data/{slices[1]}")
+    for read in (old.schema, old.scan):
+        with pytest.raises(pds.PartCorrupted, match="missing"):
+            read()
+
+
 @pytest.mark.parametrize(
     "read",
     [

@@ -9,6 +9,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -370,6 +372,24 @@ def test_what_a_vacuum_took_from_a_scan_has_expired(local: odf.Dataset, folder: 
         fresh.scan(as_of=before)
     assert before in str(caught.value)
     assert fresh.scan().to_pyarrow()["v"].to_pylist() == [0, 1, 2]
+
+
+def test_what_a_vacuum_took_from_other_engines_has_expired(local: odf.Dataset, folder: Path) -> None:
+    for number in range(3):
+        local.ingest(_rows(number))
+    lazy = pds.scan_polars((folder / "d").as_uri())
+    relations = [pds.sql("SELECT v FROM d WHERE v >= 0", d=local), pds.sql(f"SELECT count(*) FROM '{folder}/d'")]  # noqa: S608 ours
+    assert local.compact() is not None
+    _age(folder, 30)
+    assert sum(path.startswith("data/") for path in local.vacuum().files) == 3
+    for query in (lazy, lazy.select("v").filter(pl.col("v") > 0), lazy.head(1), lazy.select(pl.len())):
+        with pytest.raises(pds.VersionExpired, match=r"has been vacuumed.*scan the dataset again"):
+            query.collect()
+    for relation in relations:
+        with pytest.raises(duckdb.Error, match=r"VersionExpired.*has been vacuumed"):
+            relation.fetchall()
+    assert pds.scan_polars((folder / "d").as_uri()).collect()["v"].to_list() == [0, 1, 2]
+    assert pds.sql("SELECT v FROM d ORDER BY v", d=local).fetchall() == [(0,), (1,), (2,)]
 
 
 def test_a_slice_that_the_newest_block_names_has_not_expired(local: odf.Dataset) -> None:

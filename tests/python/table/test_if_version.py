@@ -255,6 +255,8 @@ def test_columns_of_unknown_types_and_reserved_names_are_refused(table: pds.Tabl
     changes = table.scan_changes(since=1).to_pyarrow()
     with pytest.raises(pds.InvalidInput, match='"_change_type" has the name of a column of scan_changes'):
         table.append(changes, schema_mode="merge")
+    with pytest.raises(pds.InvalidInput, match="must have a name"):
+        table.append(pa.table({"id": [3], "": [1]}), schema_mode="merge")
     assert table.refresh().version == 2
     assert table.check().orphans == []
 

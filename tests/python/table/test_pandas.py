@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import pds
-from pds import odf
+from pds import frames, odf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,3 +163,26 @@ def test_metadata_of_the_frame_stays(tmp_path: Path) -> None:
     table = pds.write_table(tmp_path / "t", frame)
     assert table.scan().to_pandas().attrs == {"unit": "km"}
     assert json.loads(table.schema.metadata[b"pandas"])["index_columns"] == []
+
+
+def test_a_column_that_pandas_cannot_hold_is_named(memory_store: pds.Store) -> None:
+    rows = pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us", "Nowhere/Nothing"))})
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    with pytest.raises(pds.CapabilityNotSupported, match=r"'at'.*Nowhere/Nothing.*scan\(columns\)"):
+        table.scan().to_pandas()
+    assert table.scan(["id"]).to_pandas()["id"].tolist() == [1]
+
+
+class _TooLarge:
+    """Rows whose conversion needs more memory than there is."""
+
+    schema = pa.schema([("v", pa.int64())])
+
+    def to_pandas(self) -> pd.DataFrame:
+        raise pa.ArrowMemoryError("malloc of size 8 failed")
+
+
+def test_too_little_memory_is_no_type_that_pandas_lacks() -> None:
+    with pytest.raises(MemoryError, match="malloc"):
+        frames.to_pandas(_TooLarge)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import pds
 from pds import frames
-from pds.engines.sources import open_source
-from pds.table.polars import ReadSource
+from pds.engines.sources import DatasetSource, open_source
+from pds.table.polars import ReadSource, scan_polars
 from pds.table.polars_filters import to_sql
 from pds.table.snapshot import Snapshot
 
@@ -360,9 +360,9 @@ def test_names_that_polars_takes_for_patterns(memory_store: pds.Store) -> None:
     for name, values in rows.items():
         (frame,) = ReadSource(table)([name], c("a") > 1, None, None)
         assert frame.equals(pl.DataFrame({name: values[1:]}))
-    nameless = pds.Table.create(memory_store, "n", pa.schema([("", pa.int64())]))
+    pds.ParquetDatasetStore(memory_store).write_dataset(pa.table({"": [1]}), "n")
     with pytest.raises(pds.CapabilityNotSupported, match="name"):
-        nameless.scan_polars()
+        scan_polars(DatasetSource(memory_store, "n"))
 
 
 def test_a_frame_stays_at_its_snapshot_and_is_pickled_with_it(local_store: pds.Store) -> None:
@@ -511,7 +511,7 @@ def test_a_type_for_which_polars_panics_is_refused(capfd: pytest.CaptureFixture[
     """A panic is no Exception, and is printed; so polars is not asked."""
     rows = pa.table({"id": pa.array(range(count), pa.int64()), "other": pa.nulls(count, UNREADABLE[name])})
     with pytest.raises(pds.CapabilityNotSupported, match=r"'other' of type .*; use to_pyarrow\(\)"):
-        frames.to_polars(lambda: rows)
+        frames.to_polars(lambda: rows, lambda: rows.schema)
     with pytest.raises(pds.CapabilityNotSupported, match=r"'other' of type"):
         frames.check_polars_types(rows.schema)
     assert capfd.readouterr().err == ""
@@ -520,7 +520,7 @@ def test_a_type_for_which_polars_panics_is_refused(capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+00:00", "EST5EDT", None])
 def test_time_zones_of_polars_are_read(zone: str | None) -> None:
     rows = pa.table({"at": pa.array([0, None], pa.timestamp("us", zone))})
-    assert frames.to_polars(lambda: rows).equals(pl.DataFrame(rows))
+    assert frames.to_polars(lambda: rows, lambda: rows.schema).equals(pl.DataFrame(rows))
 
 
 def test_a_panic_of_polars_is_an_error_of_pds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,8 +530,41 @@ def test_a_panic_of_polars_is_an_error_of_pds(monkeypatch: pytest.MonkeyPatch) -
         raise pl.exceptions.PanicException("not implemented")
 
     monkeypatch.setattr(pl, "DataFrame", panic)
+    rows = pa.table({"x": [1]})
     with pytest.raises(pds.CapabilityNotSupported, match="not implemented"):
-        frames.to_polars(lambda: pa.table({"x": [1]}))
+        frames.to_polars(lambda: rows, lambda: rows.schema)
+
+
+@pytest.mark.parametrize("name", ["offset", "wide decimal"])
+def test_a_type_that_polars_does_not_have_is_refused_before_anything_is_read(
+    memory_store: pds.Store, name: str
+) -> None:
+    rows = pa.table({"id": [1, 2], "other": pa.nulls(2, UNREADABLE[name])})
+    table = pds.Table.create(memory_store, "t", rows.schema)
+    table.append(rows)
+    memory_store.reset_metrics()
+    for scan in (table.scan(), table.scan(limit=1)):
+        with pytest.raises(pds.CapabilityNotSupported, match="'other'"):
+            scan.to_polars()
+        assert not any(memory_store.metrics().values())
+    with pytest.raises(pds.CapabilityNotSupported, match="'other'"):
+        table.scan_changes(1).to_polars()
+
+
+def test_a_type_that_only_polars_refuses_is_refused_before_anything_is_read(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pds.Table.create(memory_store, "t", pa.schema([("x", pa.int64())]))
+    table.append(pa.table({"x": [1]}))
+    memory_store.reset_metrics()
+
+    def refuse(_rows: object) -> None:
+        raise pl.exceptions.ComputeError("cannot create series")
+
+    monkeypatch.setattr(pl, "DataFrame", refuse)
+    with pytest.raises(pds.CapabilityNotSupported, match="cannot create series"):
+        table.scan().to_polars()
+    assert not any(memory_store.metrics().values())
 
 
 @pytest.mark.parametrize("data_type", [pa.timestamp("us", "+05:30"), pa.decimal256(40, 2)], ids=str)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import decimal
 import json
 import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import independent_table as independent
 import pds
+from scripted_s3 import ScriptedS3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SCHEMA = pa.schema(
     [
@@ -229,6 +236,97 @@ def test_what_is_around_an_extension_type_becomes_wider(memory_store: pds.Store)
     assert table.refresh().schema.field("c").type == after
 
 
+class _Count(pa.ExtensionType):
+    """A type of an application, which refuses other storage types than its own."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), "acme.count")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, _serialized: bytes) -> _Count:
+        if storage_type != pa.int32():
+            raise TypeError(f"a count is an int32, not {storage_type}")
+        return cls()
+
+
+# The name of the extension type, the narrow type, that with the extension, and the wide type.
+WIDENED: dict[str, tuple[str, pa.DataType, pa.DataType, pa.DataType]] = {
+    "bool8": ("arrow.bool8", pa.int8(), pa.bool8(), pa.int32()),
+    "uuid": ("arrow.uuid", pa.binary(16), pa.uuid(), pa.binary()),
+    "list": ("arrow.bool8", pa.list_(pa.int8()), pa.list_(pa.bool8()), pa.list_(pa.int32())),
+    "registered": ("acme.count", pa.int32(), _Count(), pa.int64()),
+}
+READERS: dict[str, Callable[[pds.Table], list[Any]]] = {
+    "pyarrow": lambda table: table.scan().to_pyarrow()["c"].to_pylist(),
+    "stream": lambda table: table.scan().to_reader().read_all()["c"].to_pylist(),
+    "dataset": lambda table: table.to_pyarrow_dataset().to_table()["c"].to_pylist(),
+    "pandas": lambda table: pa.Table.from_pandas(table.scan().to_pandas())["c"].to_pylist(),
+    "polars": lambda table: table.scan().to_polars()["c"].to_list(),
+    "scan_polars": lambda table: table.scan_polars().collect()["c"].to_list(),
+    "duckdb": lambda table: [row[0] for row in pds.sql("SELECT c FROM t", t=table).fetchall()],
+    "tasks": lambda table: [value for task in table.scan_tasks() for value in task.to_pyarrow()["c"].to_pylist()],
+    "changes": lambda table: table.scan_changes(1).to_pyarrow()["c"].to_pylist(),
+    "sql filter": lambda table: table.scan(where="c IS NOT NULL").to_pyarrow()["c"].to_pylist(),
+    "filter of pyarrow": lambda table: table.scan(where=pc.field("c").is_valid()).to_pyarrow()["c"].to_pylist(),
+}
+
+
+def _name_extension(field: pa.Field, name: str) -> pa.Field:
+    """The field, or the items of its lists, with the name of an extension type, whatever the storage type."""
+    if pa.types.is_list(field.type):
+        return field.with_type(pa.list_(_name_extension(field.type.value_field, name)))
+    return field.with_metadata({"ARROW:extension:name": name, "ARROW:extension:metadata": ""})
+
+
+@pytest.fixture(params=WIDENED)
+def widened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[pds.Table, list[Any]]]:
+    """A table as earlier versions of pds left it, whose column of an extension type became wider; and its values."""
+    name, narrow, extension, wide = WIDENED[request.param]
+    values: list[Any] = [[1], [0], [1]] if pa.types.is_list(narrow) else [1, 0, 1]
+    if pa.types.is_binary(wide):
+        values = [b"%016d" % number for number in values]
+    table = pds.Table.create(pds.Store(tmp_path.as_uri()), "made", pa.schema([("c", narrow)]))
+    table.append(pa.table({"c": pa.array(values[:2], narrow)}))
+    table.alter.widen("c", wide)
+    table.append(pa.table({"c": pa.array(values[2:], wide)}))
+    for path in (tmp_path / "made" / "manifest").glob("v*.json"):
+        manifest = json.loads(path.read_text())
+        (field,) = independent.arrow_schema(manifest)
+        raw = pa.schema([_name_extension(field, name)]).serialize()
+        path.write_text(json.dumps(manifest | {"arrow_schema": base64.b64encode(raw).decode()}))
+    # Under another name, which nothing in this process has read.
+    shutil.move(tmp_path / "made", tmp_path / "t")
+    if isinstance(extension, _Count):
+        pa.register_extension_type(extension)
+    yield pds.Table(pds.Store(tmp_path.as_uri()), "t"), values
+    if isinstance(extension, _Count):
+        pa.unregister_extension_type("acme.count")
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_column_of_an_extension_type_that_became_wider_once_is_read(
+    widened: tuple[pds.Table, list[Any]], read: Callable[[pds.Table], list[Any]]
+) -> None:
+    table, values = widened
+    assert sorted(read(table)) == sorted(values)
+
+
+def test_only_what_became_wider_loses_its_extension_type(widened: tuple[pds.Table, list[Any]], request: Any) -> None:
+    table, values = widened
+    _, _, extension, wide = WIDENED[request.node.callspec.params["widened"]]
+    assert table.schema.field("c").type == wide
+    before = table.as_of(2)
+    assert before.schema.field("c").type == extension
+    assert before.scan().to_pyarrow()["c"].type == extension
+    table.append(pa.table({"c": pa.array(values[:1], wide)}))
+    table.alter.add_column("n", pa.int8())
+    table.optimize.compact()
+    assert pds.Table(table.store, "t").scan(["c"]).to_pyarrow()["c"].to_pylist() == [*values, values[0]]
+
+
 def test_a_key_becomes_wider(store: pds.Store) -> None:
     table = pds.Table.create(store, "t", pa.schema([("k", pa.int8())]), key="k")
     table.append(pa.table({"k": pa.array(range(100), pa.int8())}))
@@ -258,6 +356,78 @@ def test_writers_that_began_before_are_served(store: pds.Store) -> None:
     assert found["e"].null_count == 10
 
 
+def _exchange_names(alter: Any) -> None:
+    for column, to in (("x", "z"), ("y", "x"), ("z", "y")):
+        alter.rename_column(column, to)
+
+
+# Writes that are planned again where others have rewritten the files, and remove the two rows with x = 1.
+REPLANNED: dict[str, Callable[[pds.Table], object]] = {
+    "sql": lambda table: table.delete("x = 1"),
+    "pyarrow": lambda table: table.delete(pc.field("x") == 1),
+    "merge": lambda table: table.merge(pa.table({"x": [1]}), "x").when_matched_delete().execute(),
+}
+
+
+def _write_beside(write: Callable[[pds.Table], object], change: Callable[[Any], object]) -> pa.Table:
+    """Another handle changes columns and rewrites the files after the write has been planned."""
+    with ScriptedS3() as server:
+        patient = {"stall_timeout": "60", "retry_timeout": "120"}
+        ours = pds.Store("s3://bucket/p", storage_options=server.options("a") | patient)
+        table = pds.Table.create(ours, "t", pa.schema([("x", pa.int64()), ("y", pa.int64())]))
+        for _ in range(2):
+            table.append(pa.table({"x": [1, 2], "y": [2, 1]}))
+        other = pds.Table(pds.Store("s3://bucket/p", storage_options=server.options("b")), "t")
+        rule = server.on("put", "v00000004.json", "pause", client="a")
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(write, table)
+            rule.wait()
+            change(other.alter)
+            other.optimize.compact()
+            rule.resume()
+            try:
+                written.result()
+            except pds.CommitConflict:
+                assert other.refresh().scan().count() == 4
+                assert other.check().orphans == []
+                raise
+        rows = other.refresh().scan().to_pyarrow()
+        assert other.check().ok
+    return rows
+
+
+@pytest.mark.parametrize("write", REPLANNED.values(), ids=REPLANNED)
+@pytest.mark.parametrize("change", [lambda a: a.rename_column("x", "w"), lambda a: a.drop_column("x")])
+def test_a_write_beside_a_change_of_its_columns_conflicts(
+    write: Callable[[pds.Table], object], change: Callable[[Any], object]
+) -> None:
+    with pytest.raises(pds.CommitConflict, match=r"a concurrent commit changed a column.*write again.*x"):
+        _write_beside(write, change)
+
+
+@pytest.mark.parametrize("write", REPLANNED.values(), ids=REPLANNED)
+def test_a_write_beside_an_exchange_of_names_conflicts(write: Callable[[pds.Table], object]) -> None:
+    """It would delete the rows of the other column."""
+    with pytest.raises(pds.CommitConflict, match=r"gave .* name .* to another column; write again"):
+        _write_beside(write, _exchange_names)
+
+
+@pytest.mark.parametrize("write", REPLANNED.values(), ids=REPLANNED)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.rename_column("y", "w"),
+        lambda a: a.reorder(["y", "x"]),
+        lambda a: a.add_column("z", pa.int64()),
+        lambda a: a.drop_column("y"),
+    ],
+)
+def test_a_write_beside_a_change_of_other_columns_commits(
+    write: Callable[[pds.Table], object], change: Callable[[Any], object]
+) -> None:
+    assert _write_beside(write, change)["x"].to_pylist() == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -285,6 +455,9 @@ def test_writers_that_began_before_are_served(store: pds.Store) -> None:
         (lambda a: a.add_column("_change_type", pa.string()), "_change_type.* has the name of a column of scan_chan"),
         (lambda a: a.rename_column("a", "_commit_version"), "_commit_version.* has the name of a column of scan"),
         (lambda a: a.rename_column("b", "_commit_timestamp"), "has the name of a column of scan_changes"),
+        (lambda a: a.rename_column("b", ""), "must have a name"),
+        (lambda a: a.add_column("", pa.string()), "must have a name"),
+        (lambda a: a.add_column(pa.field("", pa.string())), "must have a name"),
     ],
 )
 def test_changes_that_do_not_fit(table: pds.Table, change: Callable[[Any], Any], says: str) -> None:
@@ -292,6 +465,29 @@ def test_changes_that_do_not_fit(table: pds.Table, change: Callable[[Any], Any],
     with pytest.raises(pds.InvalidInput, match=says):
         change(table.alter)
     assert [i.path for i in table.store.list_files("t", recursive=True)] == [i.path for i in before]
+
+
+def test_a_table_with_an_empty_name_is_one_that_exists(tmp_path: Path) -> None:
+    """Earlier versions of pds created some."""
+    made = pds.Table.create(pds.Store(tmp_path), "made", pa.schema([("id", pa.int64()), ("x", pa.int64())]))
+    made.append(pa.table({"id": [1], "x": [2]}))
+    for path in (tmp_path / "made" / "manifest").glob("v*.json"):
+        manifest = json.loads(path.read_text())
+        manifest["schema"]["columns"][1] |= {"name": "", "stored": "x"}
+        first, second = independent.arrow_schema(manifest)
+        raw = pa.schema([first, second.with_name("")]).serialize()
+        path.write_text(json.dumps(manifest | {"arrow_schema": base64.b64encode(raw).decode()}))
+    # Under another name, which nothing in this process has read.
+    shutil.move(tmp_path / "made", tmp_path / "t")
+    schema = pa.schema([("id", pa.int64()), ("", pa.int64())])
+    table = pds.Table.create(pds.Store(tmp_path), "t", schema, exists_ok=True)
+    table.append(pa.table({"id": [3], "": [4]}))
+    assert sorted(table.scan([""]).to_pyarrow()[""].to_pylist()) == [2, 4]
+    with pytest.raises(pds.AlreadyExists):
+        pds.Table.create(pds.Store(tmp_path), "t", schema)
+    with pytest.raises(pds.InvalidInput, match="must have a name"):
+        pds.Table.create(pds.Store(tmp_path), "new", schema, exists_ok=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_last_column_stays(store: pds.Store) -> None:

@@ -289,6 +289,7 @@ def test_create_says_what_is_wrong(store: pds.Store) -> None:
         ({"sort_by": "nothing"}, "nothing"),
         ({"schema": pa.schema([])}, "column"),
         ({"schema": pa.schema([("u", pa.month_day_nano_interval())])}, '"u"'),
+        ({"schema": pa.schema([("id", pa.int64()), ("", pa.int64())])}, "must have a name"),
         ({"path": "../t"}, "path"),
         ({"path": "a/_latest_manifest"}, "_latest_manifest"),
     ]

@@ -385,6 +385,28 @@ def test_changes_that_cannot_be_told(table: pds.Table) -> None:
         own.scan_changes(1)
 
 
+def test_stored_changes_are_a_table_whose_other_columns_have_changes(table: pds.Table) -> None:
+    table.upsert(_rows([5, 300], "b"))
+    changes = table.scan_changes(1).to_pyarrow()
+    stored = pds.Table.create(table.store, "u", changes.schema)
+    stored.append(changes)
+    assert stored.scan().to_pyarrow().equals(changes)
+    for columns in (None, ["id", "_commit_version"]):
+        with pytest.raises(pds.InvalidInput, match=r'"_c.*of the table has the name of a change column'):
+            stored.scan_changes(1, columns=columns)
+    names = [*table.schema.names]
+    again = stored.scan_changes(1, columns=names)
+    assert again.schema.names == [*names, "_change_type", "_commit_version", "_commit_timestamp"]
+    assert again.to_pyarrow().select(names).equals(changes.select(names))
+    assert set(again.to_pyarrow()["_change_type"].to_pylist()) == {"insert"}
+    stored.alter.rename_column("_change_type", "change")
+    stored.alter.rename_column("_commit_version", "version")
+    with pytest.raises(pds.InvalidInput, match="_commit_timestamp"):
+        stored.scan_changes(1)
+    stored.alter.rename_column("_commit_timestamp", "at")
+    assert stored.scan_changes(1).count() == changes.num_rows
+
+
 def test_what_a_write_leaves_out_is_named(table: pds.Table) -> None:
     with pytest.raises(pds.InvalidInput, match='missing key column "id"'):
         table.upsert(pa.table({"name": ["x"]}))
