@@ -22,20 +22,11 @@ of a column.
 
 Not supported are streaming DataFrames (write each batch of ``foreachBatch``), stores in the memory of one process, and
 types that Parquet cannot store.
+
+A module is imported when one of its names is first used: Spark plans ``format("pds")`` in new processes.
 """
 
 from __future__ import annotations
-
-from pds.spark.change_feed import scan_changes
-from pds.spark.changes import delete, merge, upsert
-from pds.spark.enable import EnabledSettings, enable
-from pds.spark.engine import SparkEngine
-from pds.spark.ingest import ingest
-from pds.spark.maintenance import compact, sort, verify
-from pds.spark.read import read_dataset
-from pds.spark.stage import append, overwrite
-from pds.spark.table import read_table
-from pds.spark.write import write_dataset
 
 __all__ = [
     "EnabledSettings",
@@ -55,3 +46,55 @@ __all__ = [
     "verify",
     "write_dataset",
 ]
+
+import importlib
+from typing import TYPE_CHECKING
+
+# Where it is missing, `pds.spark` says so.
+import pyspark  # noqa: F401
+
+if TYPE_CHECKING:
+    from pds.spark.change_feed import scan_changes
+    from pds.spark.changes import delete, merge, upsert
+    from pds.spark.enable import EnabledSettings, enable
+    from pds.spark.engine import SparkEngine
+    from pds.spark.ingest import ingest
+    from pds.spark.maintenance import compact, sort, verify
+    from pds.spark.read import read_dataset
+    from pds.spark.stage import append, overwrite
+    from pds.spark.table import read_table
+    from pds.spark.write import write_dataset
+
+_MODULE_OF = {
+    "EnabledSettings": "pds.spark.enable",
+    "SparkEngine": "pds.spark.engine",
+    "append": "pds.spark.stage",
+    "compact": "pds.spark.maintenance",
+    "delete": "pds.spark.changes",
+    "enable": "pds.spark.enable",
+    "ingest": "pds.spark.ingest",
+    "merge": "pds.spark.changes",
+    "overwrite": "pds.spark.stage",
+    "read_dataset": "pds.spark.read",
+    "read_table": "pds.spark.table",
+    "scan_changes": "pds.spark.change_feed",
+    "sort": "pds.spark.maintenance",
+    "upsert": "pds.spark.changes",
+    "verify": "pds.spark.maintenance",
+    "write_dataset": "pds.spark.write",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'pds.spark' has no attribute {name!r}")
+    module = importlib.import_module(_MODULE_OF[name])
+    # All names of the module: one may be that of the module itself, which the import has set.
+    names = [other for other, place in _MODULE_OF.items() if place == module.__name__]
+    globals().update({other: getattr(module, other) for other in names})
+    value: object = globals()[name]
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -32,11 +32,12 @@ from pyspark.sql.types import (
 
 from pds.errors import CommitConflict, InvalidInput, NotFound, RemoteStoreError, TransactionExpired
 from pds.spark.options import TASK_SIZES
+from pds.spark.schema import check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.stage import stage_plan
 from pds.spark.table import check_table
 from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
-from pds.spark.write import check_frame
+from pds.spark.write import check_frame, is_case_sensitive
 from pds.table.checks import check_names
 from pds.table.merge import Merge
 from pds.table.staged import StagedWrite
@@ -223,20 +224,26 @@ def _merge(
     )
     if replay is not None:
         return replay
-    if clauses is not None:
-        write = stages_source(write, table, schema)
     # The rows are shuffled and matched by the same names, whatever becomes of the columns meanwhile.
     key = key_columns(table) if on is None else on
+    if clauses is None:
+        schema = fit_to_table(schema, table.schema, case_sensitive=is_case_sensitive(df))
+    else:
+        # Clauses compute with the other columns as they are, unless one writes all.
+        writes_all = any(clause.assignments == [] for clause in clauses)
+        columns = pa.schema([field for field in table.schema if writes_all or field.name in key])
+        schema = fit_to_table(schema, columns, case_sensitive=True)
+        write = stages_source(write, table, schema)
     change = _Merge(df.sparkSession, table, write, key or on, clauses, time.time_ns() // 1000)
-    # Raises what is wrong with the columns, the key and the clauses.
-    write.stage(schema.empty_table().to_reader())
+    check_columns(write, schema)
+    # Raises what is wrong with the key and the clauses.
     change.make_task(pack_columns(table), [], has_all_files=True).run()
     for name in key:
         if name not in schema.names:
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
-        if _holds_unhashable(df.schema[name].dataType):
+        if _holds_unhashable(df.schema[schema.names.index(name)].dataType):
             raise InvalidInput(f"Spark cannot shuffle by the key column {name!r}, which has a map or a variant")
-    by_range = change.prunes_by(df.schema[key[0]].dataType)
+    by_range = change.prunes_by(df.schema[schema.names.index(key[0])].dataType)
     return change.run(_stage(df, write, schema, key, by_range=by_range), options)
 
 

@@ -32,7 +32,7 @@ from pds.errors import (
 from pds.producers.engine import BoundEngine, SourceRows, StageTasks
 from pds.producers.errors import ProduceError
 from pds.spark.functions import PickledStage, pickle_stage
-from pds.spark.schema import align_to_schema
+from pds.spark.schema import align_to_schema, check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.tasks import SentTasks, freeze_worker_gc, send_tasks, task_context
 from pds.spark.write import check_frame, require_shippable
@@ -131,9 +131,8 @@ class SparkEngine:
 
     def stage(self, target: SourceRows, rows: DataFrame) -> list[bytes]:
         """Stage the rows of a DataFrame, which runs once, by its partitions."""
-        schema = check_frame(rows)
-        # Raises what is wrong with the columns.
-        target.stage(schema.empty_table())
+        schema = fit_to_table(check_frame(rows), target.source.fields, case_sensitive=True)
+        check_columns(target, schema)
         # Columns are renamed to their positions, because mapInArrow splits names at dots and fails on backticks.
         renamed = rows.toDF(*(f"c{position}" for position in range(len(schema))))
         with batch_limit_settings(rows.sparkSession, batch_limits(rows.schema)):

@@ -9,6 +9,7 @@ and hashes come to the driver.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import time
 import uuid
 import warnings
@@ -22,13 +23,11 @@ from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, Remo
 from pds.odf import Dataset
 from pds.odf.shared_ingest import SharedIngest
 from pds.spark.changes import flatten, run_tasks
-from pds.spark.schema import align_to_schema
+from pds.spark.schema import align_to_schema, fit_to_table
 from pds.spark.tasks import choose_attempts
 from pds.spark.write import check_frame, prepare_parts, publish, require_shippable
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from pyspark.sql import DataFrame
 
     from pds import DatasetManifest
@@ -41,6 +40,9 @@ __all__ = ["ingest"]
 _SLICE_BYTES: Final = 128 << 20
 # It follows its correct-from in the same slice.
 _CORRECT_TO: Final = 3
+# Temporary rows have folders of such names. Those of a driver that was killed go when they are older than any ingest.
+_PREFIX: Final = "_ingest-"
+_ABANDONED: Final = dt.timedelta(days=7)
 # The timeout is for waiting, not for working: it leaves out the time of so many jobs.
 _MAX_UNTIMED_JOBS: Final = 8
 
@@ -59,7 +61,8 @@ def ingest(
     The chain is the same as if `Dataset.ingest` were called for each slice. A slice has the rows of one partition, or
     of several that are small. The plan runs once. Rows are written twice: to temporary files, which are removed at the
     end, also after an error, and to the slices. If another writer appends rows meanwhile, the slices are written again
-    from the temporary files. Slices of tasks whose job failed are in no block, and a vacuum removes them.
+    from the temporary files. Slices of tasks whose job failed are in no block, and a vacuum removes them. Temporary
+    files of a driver that was killed are removed by an ingest after a week.
 
     Args:
         df: A batch DataFrame of a classic or a Connect session.
@@ -90,10 +93,12 @@ def ingest(
         raise InvalidInput(f"slice_bytes must be positive, not {slice_bytes}")
     require_shippable(dataset.store, dataset.store)
     options: dict[str, Any] = {"event_time": event_time, "watermark": watermark, "source_state": source_state}
+    schema = _fit_to_dataset(schema, dataset)
     # Raises what is wrong with the arguments and the columns.
     shared = SharedIngest.begin(dataset, schema, **options)
     datasets = ParquetDatasetStore(dataset.store)
-    key = f"{dataset.path}/_ingest-{uuid.uuid4().hex}"
+    _remove_abandoned(dataset, datasets)
+    key = f"{dataset.path}/{_PREFIX}{uuid.uuid4().hex}"
     try:
         rows = _write_rows(df, datasets, key, schema)
         groups = rows.group(slice_bytes)
@@ -108,6 +113,18 @@ def ingest(
     return result
 
 
+def _fit_to_dataset(schema: pa.Schema, dataset: Dataset) -> pa.Schema:
+    """Give rows the types of the columns of a dataset that Spark does not have; event times are cut to theirs later."""
+    try:
+        own = dataset.schema()
+    except NotFound:
+        # It has no schema yet; or it does not exist, which the ingest says.
+        return schema
+    system_columns = dataset._handle.facts(None, None)["system_columns"]  # noqa: SLF001 as `SharedIngest` does
+    columns = pa.schema([field for field in own if field.name not in system_columns])
+    return fit_to_table(schema, columns, case_sensitive=True)
+
+
 def _remove_rows(datasets: ParquetDatasetStore, key: str, *, has_failed: bool) -> None:
     try:
         with contextlib.suppress(NotFound):
@@ -117,6 +134,19 @@ def _remove_rows(datasets: ParquetDatasetStore, key: str, *, has_failed: bool) -
     except RemoteStoreError as error:
         message = f"the temporary rows of an ingest at {key!r} could not be removed, delete them: {error}"
         warnings.warn(message, stacklevel=3)
+
+
+def _remove_abandoned(dataset: Dataset, datasets: ParquetDatasetStore) -> None:
+    """Remove the temporary rows that a driver which was killed has left, because a vacuum does not know them."""
+    with contextlib.suppress(RemoteStoreError):
+        for folder in dataset.store.list_folders(dataset.path):
+            if not folder.name.startswith(_PREFIX):
+                continue
+            files = dataset.store.list_files(folder.path, recursive=True)
+            newest = max((file.modified_at for file in files), default=None)
+            # Without a file, an ingest may be writing.
+            if newest is not None and dt.datetime.now(dt.UTC) - newest > _ABANDONED:
+                _remove_rows(datasets, folder.path, has_failed=True)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from pds import Store, Table
 from pds.errors import InvalidInput
+from pds.urls import merge_options, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,31 +65,31 @@ class TablePlace:
     root: str
     path: str
     # Some may be secrets.
-    storage_options: dict[str, str] = field(repr=False)
+    storage_options: dict[str, object] = field(repr=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TablePlace:
-        """Return the place that options name.
+        """Return the place that options name: for a URL that of `pds.open_table`.
 
         Raises:
             InvalidInput: They name none, or one that depends on the folder of a process.
+            InvalidPath: As for `pds.open_table`.
         """
-        url = options.get("path", "").rstrip("/")
-        root, _, path = url.rpartition("/")
-        if url.startswith("/"):
-            # The URL of a folder is encoded, a path in a store is not.
-            root = Path(root or "/").as_uri()
-        parts = urlsplit(root)
-        is_bucket = parts.scheme == "file" or bool(parts.netloc)
-        if not parts.scheme or not path or not is_bucket:
+        url = options.get("path", "")
+        if not url.startswith("/") and "://" not in url:
             raise InvalidInput(
                 f'the table {url!r} must be a URL or an absolute path, such as load("s3://bucket/folder/table")'
             )
-        if parts.scheme == "memory":
+        try:
+            root, path, implied = split_url(url)
+        except InvalidInput as error:
+            # Without the URL, which may hold a secret.
+            raise InvalidInput(f"the path of the table is not valid: {error}") from error
+        if root.startswith("memory:"):
             raise InvalidInput("Spark executors cannot reach a memory:// store; use a store that they can reach")
         prefix = len(_STORAGE)
         storage = {name[prefix:]: value for name, value in options.items() if name.lower().startswith(_STORAGE)}
-        return cls(f"{root}/" if root == "file://" else root, path, storage)
+        return cls(root, path, merge_options(implied, storage))
 
     def split(self) -> tuple[Store, str]:
         """Return the store and the path of the table in it."""

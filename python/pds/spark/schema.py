@@ -4,6 +4,7 @@ Writes: Spark types become the Arrow types that pyarrow users expect: timestamps
 session; ``timestamp_ntz`` without a time zone; day-time intervals as durations; times in microseconds. The metadata of
 the schema has Spark's own description of the columns, under the key that it has in Parquet files of Spark. From it,
 the readers of Spark and pds restore what Parquet cannot describe: intervals, variants, collations, vectors, comments.
+Columns of a table keep types that Spark does not have: what it read of them it can write to them.
 
 Reads: every Arrow type that has a Spark type is cast to exactly the layout that the JVM accepts. Errors name the
 columns whose types cannot be converted.
@@ -12,18 +13,20 @@ columns whose types cannot be converted.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as arrow
 from pyspark.sql import types as spark
 
+from pds.arguments import make_empty
 from pds.errors import InvalidInput, InvalidType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["align_to_schema", "dataset_schema", "frame_schema", "worker_schema"]
+__all__ = ["align_to_schema", "check_columns", "dataset_schema", "fit_to_table", "frame_schema", "worker_schema"]
 
 _Converted = TypeVar("_Converted")
 
@@ -92,6 +95,16 @@ _SPARK_BY_ARROW: Final[tuple[tuple[Callable[[pa.DataType], bool], spark.DataType
     (arrow.is_null, spark.NullType()),
 )
 
+# Types whose values Spark reads in a wider type and cannot write. A cast to them checks each value.
+_NARROWED: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    arrow.is_unsigned_integer,
+    arrow.is_timestamp,
+    arrow.is_time,
+    arrow.is_duration,
+    arrow.is_date64,
+    arrow.is_fixed_size_binary,
+)
+
 # The description of any other class could name code that would be imported or unpickled.
 _TRUSTED_USER_TYPES: Final = frozenset(
     {"pyspark.ml.linalg.MatrixUDT", "pyspark.ml.linalg.VectorUDT"},
@@ -146,6 +159,79 @@ def _without_orders(metadata: dict[str, Any] | None) -> dict[str, Any]:
     """Leave out what Spark would act on: it pads texts that are compared with char(n), and waits for a watermark."""
     orders = ("__", "spark.")
     return {name: value for name, value in (metadata or {}).items() if not name.startswith(orders)}
+
+
+class _RowTarget(Protocol):
+    """Takes rows: a write of a table or a source of a pipeline."""
+
+    def stage(self, rows: pa.RecordBatchReader, /) -> bytes: ...
+
+
+def check_columns(target: _RowTarget, schema: pa.Schema) -> None:
+    """Raise what is wrong with the columns, before a job starts: no rows are staged."""
+    target.stage(make_empty(schema).to_reader())
+
+
+def fit_to_table(schema: pa.Schema, table: pa.Schema, *, case_sensitive: bool) -> pa.Schema:
+    """Return the schema of rows with the names and types of a table's columns.
+
+    Names are matched as Spark resolves them. The types are those of the table where Spark reads these as the types
+    that the rows have: it has no unsigned numbers, for example, so that what it reads as ``bigint`` may be written to
+    the column again. A value that does not fit fails the cast of `align_to_schema`.
+
+    Args:
+        schema: The schema of the rows.
+        table: The schema of the table. Columns that it does not have stay as they are.
+        case_sensitive: Whether two names that differ only in case are different columns. Otherwise a name stands for
+            the only column that it may mean.
+    """
+    own_names = _match_names(schema.names, [] if case_sensitive else table.names)
+    fields: list[pa.Field[Any]] = []
+    for field in schema:
+        named = field.with_name(own_names.get(field.name, field.name))
+        position = table.get_field_index(named.name)
+        fields.append(named if position < 0 else named.with_type(_fit_type(named.type, table.field(position).type)))
+    return pa.schema(fields).with_metadata(schema.metadata)
+
+
+def _match_names(names: list[str], own_names: list[str]) -> dict[str, str]:
+    """Return the names of columns that other names stand for, which differ from them in case."""
+    by_lower: defaultdict[str, set[str]] = defaultdict(set)
+    for own_name in set(own_names).difference(names):
+        by_lower[own_name.lower()].add(own_name)
+    others = set(names).difference(own_names)
+    return {name: min(by_lower[name.lower()]) for name in others if len(by_lower[name.lower()]) == 1}
+
+
+def _fit_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
+    # The stubs have no common nested type.
+    own: Any = data_type
+    other: Any = table_type
+    if isinstance(other, pa.BaseExtensionType):
+        return _fit_type(data_type, other.storage_type)
+    if arrow.is_map(own) and arrow.is_map(other):
+        item: Any = own.item_field
+        key_type = _fit_type(own.key_type, other.key_type)
+        return pa.map_(key_type, item.with_type(_fit_type(item.type, other.item_type)))
+    if arrow.is_struct(own) and arrow.is_struct(other):
+        if [field.name for field in own] != [field.name for field in other]:
+            return data_type
+        pairs = zip(own, other, strict=True)
+        return pa.struct([field.with_type(_fit_type(field.type, stored.type)) for field, stored in pairs])
+    if arrow.is_list(own) and (arrow.is_list(other) or arrow.is_large_list(other) or arrow.is_fixed_size_list(other)):
+        element: Any = own.value_field
+        fitting = element.with_type(_fit_type(element.type, other.value_type))
+        fitted: pa.DataType = pa.list_(fitting, other.list_size if arrow.is_fixed_size_list(other) else -1)
+        return fitted
+    is_narrowed = not arrow.is_nested(own) and any(matches(table_type) for matches in _NARROWED)
+    return table_type if is_narrowed and _reads_as(table_type, _to_spark_leaf(data_type)) else data_type
+
+
+def _reads_as(data_type: pa.DataType, spark_type: spark.DataType) -> bool:
+    try:
+        return _to_spark_leaf(data_type) == spark_type
+    except _UnsupportedTypeError:
+        return False
 
 
 def worker_schema(schema: spark.StructType) -> pa.Schema:

@@ -2,21 +2,23 @@
 
 Options: ``path``; for ``mode("overwrite")`` ``replaceWhere``, SQL as for ``Table.overwrite``; ``idempotencyKey`` and
 ``ifVersion`` as for ``Table.append``; ``storage.<name>`` for the options of the store. A table that does not exist is
-created.
+created, unless ``ifVersion`` names a version of it. All its columns may have nulls, as those of tables that Spark
+creates: that a DataFrame has none is a conclusion of its plan, and may not hold for the next one.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pds import Table
+from pds import Store, Table
 from pds.errors import AlreadyExists, InvalidInput, NotFound
 from pds.spark.options import TablePlace, check_options, parse_positive
-from pds.spark.schema import align_to_schema, dataset_schema
+from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit_to_table
 from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
 from pds.table.staged import StagedWrite
 
@@ -46,26 +48,34 @@ class TableWriter(DataSourceArrowWriter):
         where = options.get("replaceWhere")
         if where is not None and not overwrite:
             raise InvalidInput('replaceWhere needs mode("overwrite")')
-        self._schema = dataset_schema(schema, case_sensitive=True)
-        table = _open_or_create(TablePlace.parse(options), self._schema)
+        if_version = parse_positive(options, "ifVersion")
+        place = TablePlace.parse(options)
         key = options.get("idempotencyKey")
-        self._write, replay = StagedWrite.begin(
-            table,
-            overwrite=overwrite,
-            where=where,
-            idempotency_key=key,
-            if_version=parse_positive(options, "ifVersion"),
-        )
+        begin = functools.partial(StagedWrite.begin, overwrite=overwrite, where=where, idempotency_key=key)
+        try:
+            table = place.open()
+        except NotFound:
+            if if_version is not None:
+                raise
+            columns = dataset_schema(schema.toNullable(), case_sensitive=True)
+            # Raises what is wrong with the options and the columns while there is no table.
+            begin(Table.create(Store("memory://"), "table", columns), if_version=None)
+            table = _create(place, columns)
+        self._write, replay = begin(table, if_version=if_version)
         self._is_replayed = replay is not None
-        # Raises what is wrong with the columns.
-        self._write.stage(self._schema.empty_table().to_reader())
+        written = dataset_schema(schema, case_sensitive=True)
+        # A process that plans does not know the session; by default it is not case-sensitive.
+        self._schema = fit_to_table(written, table.schema, case_sensitive=False)
+        if not self._is_replayed:
+            check_columns(self._write, self._schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Stage the rows of a partition."""
         freeze_worker_gc()
         context = task_context()
-        batches = () if self._is_replayed else align_to_schema(iterator, self._schema)
-        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
+        if self._is_replayed:
+            return StagedFiles(context.partitionId(), b"")
+        reader = pa.RecordBatchReader.from_batches(self._schema, align_to_schema(iterator, self._schema))
         return StagedFiles(context.partitionId(), self._write.stage(reader, context.cpus()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -79,16 +89,12 @@ class TableWriter(DataSourceArrowWriter):
 
         Spark calls this after a commit that failed, too, whose outcome may be unknown.
         """
-        if None in messages:
+        if None in messages and not self._is_replayed:
             self._write.discard([staged.files for staged in _staged(messages)])
 
 
-def _open_or_create(place: TablePlace, schema: pa.Schema) -> Table:
-    """Open a table, or create it with these columns."""
-    try:
-        return place.open()
-    except NotFound:
-        store, path = place.split()
+def _create(place: TablePlace, schema: pa.Schema) -> Table:
+    store, path = place.split()
     try:
         return Table.create(store, path, schema)
     except AlreadyExists:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from pds.errors import InvalidInput
 from pds.spark.change_feed import split_changes
@@ -41,10 +42,9 @@ from pds.table.scan import CHANGE_COLUMNS
 from pds.table.tasks import pack_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from pds.spark.change_feed import ChangesTask
     from pds.table.tasks import ScanTask
@@ -138,10 +138,34 @@ class FeedReader(DataSourceReader):
 def _check_schema(own: StructType, requested: StructType) -> None:
     """Check that a schema that the user gave is that of the table: a cast by Arrow is not one by Spark."""
     for column, requested_column in zip(own, requested, strict=True):
-        if column.dataType != requested_column.dataType:
+        # As text they are without comments, and without what may have nulls.
+        types = column.dataType.simpleString(), requested_column.dataType.simpleString()
+        if types[0] != types[1]:
             raise InvalidInput(
-                f"column {column.name!r} of the table is {column.dataType.simpleString()}, not "
-                f"{requested_column.dataType.simpleString()} as in the schema; leave the schema out, or cast afterwards"
+                f"column {column.name!r} of the table is {types[0]}, not {types[1]} as in the schema; leave the schema "
+                "out, or cast afterwards"
             )
-        if column.nullable and not requested_column.nullable:
-            raise InvalidInput(f"column {column.name!r} of the table may have nulls; leave NOT NULL out of the schema")
+        nullable = zip(_list_nullable(column), _list_nullable(requested_column), strict=True)
+        if any(has_nulls and not may_have_nulls for has_nulls, may_have_nulls in nullable):
+            raise InvalidInput(
+                f"column {column.name!r} of the table may have nulls, or its values may; leave NOT NULL out of the "
+                "schema"
+            )
+
+
+def _list_nullable(field: StructField) -> Iterator[bool]:
+    """Whether a column may have nulls, and then the elements, values and fields in it."""
+    yield field.nullable
+    data_type = field.dataType
+    parts: Iterable[StructField] = ()
+    if isinstance(data_type, ArrayType):
+        parts = [StructField("element", data_type.elementType, data_type.containsNull)]
+    elif isinstance(data_type, MapType):
+        parts = [
+            StructField("key", data_type.keyType, nullable=False),
+            StructField("value", data_type.valueType, data_type.valueContainsNull),
+        ]
+    elif isinstance(data_type, StructType):
+        parts = data_type.fields
+    for part in parts:
+        yield from _list_nullable(part)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pds.errors import RemoteStoreError
-from pds.spark.schema import align_to_schema
+from pds.spark.schema import align_to_schema, check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.table import check_table
 from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
-from pds.spark.write import check_frame
+from pds.spark.write import check_frame, is_case_sensitive
 from pds.table.staged import StagedWrite
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def append(
     committed; files of tasks that had ended stay, invisible, until a vacuum removes them.
 
     Args:
-        df: A batch DataFrame of a classic or a Connect session. Columns are matched by name, and missing ones are null.
+        df: A batch DataFrame of a classic or a Connect session. Columns are matched by name, whatever its case unless
+            the session is case-sensitive, and missing ones are null.
         table: The table, which then shows the new version. The executors must be able to reach its store. The store's
             options, including credentials that were passed, are sent to the executors.
         idempotency_key: As for ``Table.append``. If there was a commit with this key, no job starts.
@@ -118,8 +119,8 @@ def _write(
     )
     if replay is not None:
         return replay
-    # Raises what is wrong with the columns.
-    write.stage(schema.empty_table().to_reader())
+    schema = fit_to_table(schema, table.schema, case_sensitive=is_case_sensitive(df))
+    check_columns(write, schema)
     with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
         messages = stage_plan(df, write, schema).collect()
     lists, duplicates = choose_attempts((m.task, m.attempt, bytes(m.files)) for m in messages)

@@ -50,7 +50,7 @@ from pds.spark.options import (
     parse_flag,
     parse_positive,
 )
-from pds.spark.schema import align_to_schema, dataset_schema, worker_schema
+from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit_to_table, worker_schema
 from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
@@ -328,8 +328,9 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             write, _ = StagedWrite.begin(
                 table, overwrite=self._overwrite, where=None, idempotency_key=None, if_version=None
             )
-            # Raises what is wrong with the columns.
-            write.stage(self._schema.empty_table().to_reader())
+            # As in `TableWriter`.
+            self._schema = fit_to_table(self._schema, table.schema, case_sensitive=False)
+            check_columns(write, self._schema)
             self._write = write
         return self.__dict__
 

@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite
 
-__all__ = ["check_frame", "message_plan", "prepare_parts", "publish", "require_shippable", "write_dataset"]
+__all__ = [
+    "check_frame",
+    "is_case_sensitive",
+    "message_plan",
+    "prepare_parts",
+    "publish",
+    "require_shippable",
+    "write_dataset",
+]
 
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
@@ -142,5 +150,9 @@ def check_frame(df: DataFrame) -> pa.Schema:
     if df.isStreaming:
         msg = "streaming DataFrames are not supported; write each batch of foreachBatch as a dataset"
         raise InvalidInput(msg)
-    case_sensitive = str(df.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"
-    return dataset_schema(df.schema, case_sensitive=case_sensitive)
+    return dataset_schema(df.schema, case_sensitive=is_case_sensitive(df))
+
+
+def is_case_sensitive(df: DataFrame) -> bool:
+    """Return whether names that differ only in case are different columns in the session of a DataFrame."""
+    return str(df.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -95,9 +96,26 @@ def test_data_frames_are_updates(spark: SparkSession, target: Target) -> None:
     assert_same(small, here)
 
 
+def test_types_that_spark_does_not_have(spark: SparkSession, target: Target) -> None:
+    value = pa.struct([("at", pa.timestamp("ms", "UTC")), ("n", pa.uint8())])
+    pipeline = pds.Pipeline(target.store, "narrow", engine=split_engine(spark))
+    source = pipeline.source("times", key=pa.uint32(), value=value)
+    pipeline.select(source, key="key", value="n", name="numbers")
+    row = "named_struct('at', TIMESTAMP'2026-01-01 00:00:00.001Z', 'n', 255S) AS value"
+    pipeline.update(times=pds.Changes(spark.sql(f"SELECT 4000000000L AS key, {row}")))
+    numbers = pipeline["numbers"].read()
+    assert (numbers["target_key"].to_pylist(), numbers["value"].to_pylist()) == ([4_000_000_000], [255])
+    with pytest.raises(pds.InvalidType, match="not in range"):
+        pipeline.update(times=pds.Changes(spark.sql(f"SELECT -1L AS key, {row}")))
+    pipeline.update(times=pds.Changes(None, spark.sql("SELECT 4000000000L AS key")))
+    assert pipeline["numbers"].read().num_rows == 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Threads:
     """Stands for what tasks do. Their result is the number of threads."""
+
+    source = types.SimpleNamespace(fields=pa.schema([]))
 
     def run(self, number: int, threads: int) -> bytes:
         return f"{number} {threads}".encode()

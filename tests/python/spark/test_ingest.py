@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +20,8 @@ from pds import odf
 from pds.spark import changes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
 
@@ -26,7 +30,7 @@ pytestmark = pytest.mark.sampled(3)
 # The workers cannot import a test module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-INGEST = sys.modules["pds.spark.ingest"]
+INGEST = sys.modules[pds.spark.ingest.__module__]
 # Later than the clock, so it is the time of every block and row.
 TIME = dt.datetime(2126, 1, 1, tzinfo=dt.UTC)
 IDENTITY = odf.Identity.generate()
@@ -131,6 +135,42 @@ def test_without_rows_only_the_schema_is_set(rows: DataFrame, target: Target) ->
     assert result.rows == 0
     assert _events(dataset) == _events(local)
     assert _folders(target.store) == {"blocks", "refs"}
+
+
+def test_columns_of_types_that_spark_does_not_have(spark: SparkSession, target: Target) -> None:
+    """Times in milliseconds, as Kamu has them, among these."""
+    dataset = _create(target.store, "chain")
+    times = pa.array([1, 1_767_225_600_001], pa.timestamp("ms", "UTC"))
+    rows = pa.table({"id": pa.array([1, 4_000_000_000], pa.uint32()), "at": times, "event_time": times})
+    dataset.ingest(rows.slice(0, 1))
+    # The time of an event is cut to milliseconds, as by `Dataset.ingest`.
+    df = spark.sql(
+        "SELECT 4000000000L AS id, TIMESTAMP'2026-01-01 00:00:00.001Z' AS at, "
+        "TIMESTAMP'2026-01-01 00:00:00.001002Z' AS event_time"
+    )
+    pds.spark.ingest(df, dataset)
+    assert dataset.scan(["id", "at"]).to_pyarrow().equals(rows.select(["id", "at"]))
+    assert dataset.scan(["event_time"]).to_pyarrow()["event_time"].to_pylist() == times.to_pylist()
+    finer = df.withColumn("at", f.col("event_time"))
+    for bad, message in ((finer, "would lose data"), (df.withColumn("id", -f.col("id")), "not in range")):
+        with pytest.raises(PySparkException, match=message):
+            pds.spark.ingest(bad, dataset)
+    assert dataset.verify().rows == 2
+
+
+def test_rows_that_a_killed_driver_left_are_removed_after_a_week(local_target: Target, tmp_path: Path) -> None:
+    dataset = _create(local_target.store, "chain")
+    dataset.ingest(pa.table({"id": [1]}))
+    before = local_target.files()
+    for name, days in (("_ingest-old", 8), ("_ingest-new", 6), ("other", 8)):
+        local_target.datasets.write_dataset(pa.table({"id": [1]}), f"chain/{name}")
+        then = time.time() - days * 24 * 3600
+        for path in (tmp_path / "target" / "chain" / name).iterdir():
+            os.utime(path, (then, then))
+    INGEST._remove_abandoned(dataset, local_target.datasets)
+    left = {str(path).split("/")[1] for path in set(local_target.files()) - set(before)}
+    assert left == {"_ingest-new", "other"}
+    assert dataset.verify().rows == 1
 
 
 def _always(batches: Any) -> Any:

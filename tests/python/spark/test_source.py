@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
@@ -272,3 +273,77 @@ def test_sql_reads_a_view(spark: SparkSession, target: Target, table: pds.Table)
     load(spark, target).createOrReplaceTempView("orders")
     (row,) = spark.sql("SELECT count(*) AS n, max(id) AS last FROM orders WHERE id < 50").collect()
     assert (row.n, row.last) == (45, 49)
+
+
+def test_modes_and_layouts_that_spark_refuses(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    url = f"{target.store.url}/lake/orders"
+    for mode in ("ignore", "errorifexists"):
+        with pytest.raises(PySparkException, match=f"(?i){mode}"):
+            writer(spark.range(3), target, mode).save(url)
+    with pytest.raises(PySparkException, match="partitioning"):
+        writer(spark.range(3), target, "append").partitionBy("id").save(url)
+    assert table.refresh().version == 7
+
+
+def test_partitions_without_rows(spark: SparkSession, target: Target) -> None:
+    url = f"{target.store.url}/made"
+    some = spark.range(0, 8, 1, numPartitions=4).where("id = 5")
+    none = spark.createDataFrame([], some.schema)
+    for df in (none, some, none, some.limit(0)):
+        writer(df, target, "append").save(url)
+    assert [row.id for row in load(spark, target, "made").collect()] == [5]
+    assert load(spark, target, "made").select().count() == 1
+    writer(none, target, "overwrite").save(url)
+    assert load(spark, target, "made").count() == 0
+
+
+def test_tasks_that_fail_in_the_middle_write_their_rows_once(
+    spark: SparkSession, target: Target, table: pds.Table
+) -> None:
+    def fail_twice(batches: Any) -> Any:
+        for batch in batches:
+            yield batch
+            if TaskContext.get().attemptNumber() < 2:
+                raise RuntimeError("lost in the middle")
+
+    df = spark.range(1000, 1060, 1, numPartitions=3).mapInArrow(fail_twice, "id bigint")
+    writer(df, target, "overwrite").save(f"{target.store.url}/lake/orders")
+    assert sorted(table.refresh().scan(["id"]).to_pyarrow()["id"].to_pylist()) == list(range(1000, 1060))
+    assert table.version == 8
+    # What a lost attempt has staged is in no version.
+    table.vacuum(dt.timedelta(0))
+    assert table.refresh().check().orphans == []
+
+
+def test_what_was_read_is_written_back(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    """The unsigned numbers among it; by the data source, and by tasks."""
+    before = listed(table.scan().to_pyarrow())
+    writer(load(spark, target, where="id < 50"), target, "overwrite", replaceWhere="id < 50").save(
+        f"{target.store.url}/lake/orders"
+    )
+    pds.spark.overwrite(load(spark, target, where="id >= 50"), table, where="id >= 50")
+    pds.spark.upsert(load(spark, target, where="id BETWEEN 40 AND 60"), table)
+    assert sorted(listed(table.scan().to_pyarrow())) == sorted(before)
+    negative = load(spark, target).selectExpr("id", "big - 18446744073709551616 AS big").limit(1)
+    with pytest.raises(PySparkException, match="big"):
+        pds.spark.append(negative.selectExpr("id", "CAST(big AS decimal(20,0)) AS big"), table)
+    schema = pa.schema([("k", pa.uint32()), ("v", pa.string()), ("n", pa.uint16())])
+    keyed = pds.Table.create(target.store, "keyed", schema, key="k")
+    keyed.append(pa.table({"k": [1, 2], "v": ["a", "b"], "n": [1, 2]}, schema))
+    source = spark.sql("SELECT 2L AS k, 'new' AS v, 65535 AS n UNION ALL SELECT 4000000000L, 'more', -1")
+    merge = pds.spark.merge(source, keyed).when_matched_update({"v": "source.v"})
+    merge.when_not_matched_insert({"k": "source.k", "v": "CAST(source.n AS VARCHAR)"}).execute()
+    found = {row["k"]: (row["v"], row["n"]) for row in keyed.scan().to_pyarrow().to_pylist()}
+    assert found == {1: ("a", 1), 2: ("new", 2), 4_000_000_000: ("-1", None)}
+    pds.spark.merge(source.where("n > 0"), keyed).when_matched_update_all().when_not_matched_insert_all().execute()
+    found = {row["k"]: (row["v"], row["n"]) for row in keyed.scan().to_pyarrow().to_pylist()}
+    assert found == {1: ("a", 1), 2: ("new", 65535), 4_000_000_000: ("-1", None)}
+
+
+def test_a_view_that_sql_makes(spark: SparkSession, target: Target, table: pds.Table) -> None:
+    options = {"path": f"{target.store.url}/lake/orders", "columns": "id,name"}
+    options |= {f"storage.{name}": value for name, value in target.options.items()}
+    listing = ", ".join(f"'{name}' '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW made_by_sql USING pds OPTIONS ({listing})")
+    assert spark.table("made_by_sql").columns == ["id", "name"]
+    assert spark.sql("SELECT count(*) FROM made_by_sql WHERE id < 50").first()[0] == 45
