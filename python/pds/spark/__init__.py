@@ -56,23 +56,24 @@ import pyspark  # noqa: F401
 if TYPE_CHECKING:
     from pds.spark.change_feed import scan_changes
     from pds.spark.changes import delete, merge, upsert
-    from pds.spark.enable import EnabledSettings, enable
     from pds.spark.engine import SparkEngine
-    from pds.spark.ingest import ingest
     from pds.spark.maintenance import compact, sort, verify
     from pds.spark.read import read_dataset
+    from pds.spark.session import EnabledSettings, enable
+    from pds.spark.slices import ingest
     from pds.spark.stage import append, overwrite
     from pds.spark.table import read_table
     from pds.spark.write import write_dataset
 
+# No module has the name of a function: an import of it would hide the function.
 _MODULE_OF = {
-    "EnabledSettings": "pds.spark.enable",
+    "EnabledSettings": "pds.spark.session",
     "SparkEngine": "pds.spark.engine",
     "append": "pds.spark.stage",
     "compact": "pds.spark.maintenance",
     "delete": "pds.spark.changes",
-    "enable": "pds.spark.enable",
-    "ingest": "pds.spark.ingest",
+    "enable": "pds.spark.session",
+    "ingest": "pds.spark.slices",
     "merge": "pds.spark.changes",
     "overwrite": "pds.spark.stage",
     "read_dataset": "pds.spark.read",
@@ -88,11 +89,8 @@ _MODULE_OF = {
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'pds.spark' has no attribute {name!r}")
-    module = importlib.import_module(_MODULE_OF[name])
-    # All names of the module: one may be that of the module itself, which the import has set.
-    names = [other for other, place in _MODULE_OF.items() if place == module.__name__]
-    globals().update({other: getattr(module, other) for other in names})
-    value: object = globals()[name]
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
     return value
 
 

@@ -4,7 +4,8 @@ Writes: Spark types become the Arrow types that pyarrow users expect: timestamps
 session; ``timestamp_ntz`` without a time zone; day-time intervals as durations; times in microseconds. The metadata of
 the schema has Spark's own description of the columns, under the key that it has in Parquet files of Spark. From it,
 the readers of Spark and pds restore what Parquet cannot describe: intervals, variants, collations, vectors, comments.
-Columns of a table keep types that Spark does not have: what it read of them it can write to them.
+Columns of a table keep types that Spark does not have. What it read of them it can write to them, other than floats of
+16 bits and dictionaries of types that Spark does not have.
 
 Reads: every Arrow type that has a Spark type is cast to exactly the layout that the JVM accepts. Errors name the
 columns whose types cannot be converted.
@@ -95,12 +96,17 @@ _SPARK_BY_ARROW: Final[tuple[tuple[Callable[[pa.DataType], bool], spark.DataType
     (arrow.is_null, spark.NullType()),
 )
 
-# Types whose values Spark reads in a wider type and cannot write. A cast to them checks each value.
+
+def _is_coarse(data_type: Any) -> bool:  # noqa: ANN401 the stubs have no common type with a unit
+    return (arrow.is_timestamp(data_type) or arrow.is_duration(data_type)) and data_type.unit in {"s", "ms"}
+
+
+# Types whose values Spark reads in a wider type and cannot write. A cast to them checks each value. To finer units and
+# other zones the engine casts.
 _NARROWED: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     arrow.is_unsigned_integer,
-    arrow.is_timestamp,
+    _is_coarse,
     arrow.is_time,
-    arrow.is_duration,
     arrow.is_date64,
     arrow.is_fixed_size_binary,
 )
@@ -223,8 +229,16 @@ def _fit_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
         fitting = element.with_type(_fit_type(element.type, other.value_type))
         fitted: pa.DataType = pa.list_(fitting, other.list_size if arrow.is_fixed_size_list(other) else -1)
         return fitted
-    is_narrowed = not arrow.is_nested(own) and any(matches(table_type) for matches in _NARROWED)
-    return table_type if is_narrowed and _reads_as(table_type, _to_spark_leaf(data_type)) else data_type
+    return data_type if arrow.is_nested(own) else _narrow(own, other)
+
+
+def _narrow(own: Any, other: Any) -> pa.DataType:  # noqa: ANN401 the stubs have no common type with a unit
+    data_type: pa.DataType = own
+    if not any(matches(other) for matches in _NARROWED) or not _reads_as(other, _to_spark_leaf(own)):
+        return data_type
+    # The zone of the rows is that in which the clauses of merges compute.
+    narrow: pa.DataType = pa.timestamp(other.unit, own.tz) if arrow.is_timestamp(other) else other
+    return narrow
 
 
 def _reads_as(data_type: pa.DataType, spark_type: spark.DataType) -> bool:

@@ -316,7 +316,8 @@ pub(super) async fn check_hint(table: &Table, log: &Log) -> Result<()> {
 }
 
 /// Removes a log that exports of this library wrote. The newest version goes first: until the end readers find an older
-/// one. The names recur in the log that comes after it, so a request that is late removes only what was listed.
+/// one. The names recur in the log that comes after it, so a request that is late removes only what was
+/// listed; the hint, without which readers list the log, may go.
 pub(super) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
     // A store that is probed first is probed beside the log.

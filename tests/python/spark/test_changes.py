@@ -652,6 +652,19 @@ def test_the_time_is_one_in_all_tasks(
         assert (len(changed), len(set(changed))) == (100, 1)
 
 
+def test_clauses_compute_with_times_in_utc(spark: SparkSession, target: Target) -> None:
+    """As those of `Table.merge` with the same rows, whatever zone a column of the table has."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "Europe/Berlin")), ("day", pa.string())])
+    table = pds.Table.create(target.store, "zoned", schema, key="id")
+    table.append(pa.table({"id": [1, 2], "at": [None, None], "day": ["", ""]}, schema))
+    source = spark.sql("SELECT id, TIMESTAMP'2026-01-01 23:30:00Z' AS at FROM VALUES (1L), (2L), (3L) AS ids(id)")
+    merge = pds.spark.merge(source, table).when_matched_delete("CAST(source.at AS DATE) > DATE '2026-01-01'")
+    merge = merge.when_matched_update({"day": "CAST(source.at AS VARCHAR)"}).when_not_matched_insert_all()
+    merge.execute()
+    found = {row["id"]: row["day"] for row in table.scan().to_pyarrow().to_pylist()}
+    assert found == {1: "2026-01-01T23:30:00Z", 2: "2026-01-01T23:30:00Z", 3: None}
+
+
 def test_empty_dataframes_and_tables(spark: SparkSession, target: Target, twins: tuple[pds.Table, pds.Table]) -> None:
     ours, local = twins
     none = frame(spark, rows(0, 10)).where("id < 0")

@@ -161,15 +161,18 @@ def test_columns_of_types_that_spark_does_not_have(spark: SparkSession, target: 
 def test_rows_that_a_killed_driver_left_are_removed_after_a_week(local_target: Target, tmp_path: Path) -> None:
     dataset = _create(local_target.store, "chain")
     dataset.ingest(pa.table({"id": [1]}))
-    before = local_target.files()
+    chain = tmp_path / "target" / "chain"
+    before = {path.name for path in chain.iterdir()}
     for name, days in (("_ingest-old", 8), ("_ingest-new", 6), ("other", 8)):
         local_target.datasets.write_dataset(pa.table({"id": [1]}), f"chain/{name}")
+        # In its first job a driver has hidden files only.
+        local_target.datasets.begin_write(f"chain/{name}-job").prepare(pa.table({"id": [1]}))
         then = time.time() - days * 24 * 3600
-        for path in (tmp_path / "target" / "chain" / name).iterdir():
+        for path in (*(chain / name).iterdir(), *(chain / f"{name}-job").iterdir()):
             os.utime(path, (then, then))
     INGEST._remove_abandoned(dataset, local_target.datasets)
-    left = {str(path).split("/")[1] for path in set(local_target.files()) - set(before)}
-    assert left == {"_ingest-new", "other"}
+    left = {path.name for path in chain.iterdir() if not path.is_dir() or any(path.iterdir())}
+    assert left - before == {"_ingest-new", "_ingest-new-job", "other", "other-job"}
     assert dataset.verify().rows == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import pkgutil
 import subprocess
 import sys
 from decimal import Decimal
@@ -23,7 +24,7 @@ import pds.spark
 from pds.by_url import open_parent
 from pds.spark import sink, stream
 from pds.spark.options import TablePlace
-from pds.spark.schema import frame_schema, worker_schema
+from pds.spark.schema import fit_to_table, frame_schema, worker_schema
 from pyspark_pds import DefaultSource
 
 if TYPE_CHECKING:
@@ -359,6 +360,18 @@ def test_an_empty_partition(tmp_path: Path) -> None:
     assert read(url)[1].num_rows == 0
 
 
+def test_times_stay_as_they_are_if_a_column_holds_them() -> None:
+    """The clauses of merges compute with them, and the engine converts them."""
+    for unit, zone, fitting in [("us", "Europe/Berlin", "us"), ("ns", "UTC", "us"), ("ms", "Europe/Berlin", "ms")]:
+        rows, stored, fitted = pa.timestamp("us", "UTC"), pa.timestamp(unit, zone), pa.timestamp(fitting, "UTC")
+        schema = fit_to_table(
+            pa.schema([("at", rows), ("list", pa.list_(rows))]),
+            pa.schema([("at", stored), ("list", pa.list_(stored))]),
+            case_sensitive=True,
+        )
+        assert schema.types == [fitted, pa.list_(fitted)]
+
+
 def test_planning_imports_what_it_needs() -> None:
     """Every process that plans or runs a task imports the source anew."""
     code = "import sys, pds.spark.source; print([name for name in sys.modules if name.startswith('pds.')])"
@@ -369,7 +382,10 @@ def test_planning_imports_what_it_needs() -> None:
 
 
 def test_names_of_functions_are_not_those_of_modules() -> None:
-    """Whichever of the names is used first."""
+    """An import of such a module, or an unpickling of what is in it, would put the module in place of the function."""
+    modules = {module.name for module in pkgutil.iter_modules(pds.spark.__path__)}
+    assert "session" in modules
+    assert not modules.intersection(pds.spark.__all__)
     for turn in ("", "[::-1]"):
         code = f"import pds; print({{name: getattr(pds.spark, name).__name__ for name in dir(pds.spark){turn}}})"
         names = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -144,8 +144,10 @@ def _remove_abandoned(dataset: Dataset, datasets: ParquetDatasetStore) -> None:
                 continue
             files = dataset.store.list_files(folder.path, recursive=True)
             newest = max((file.modified_at for file in files), default=None)
-            # Without a file, an ingest may be writing.
-            if newest is not None and dt.datetime.now(dt.UTC) - newest > _ABANDONED:
+            if newest is None:
+                # In its first job an ingest has hidden files only.
+                datasets.clean_dataset(folder.path, older_than=_ABANDONED.total_seconds())
+            elif dt.datetime.now(dt.UTC) - newest > _ABANDONED:
                 _remove_rows(datasets, folder.path, has_failed=True)
 
 
