@@ -126,7 +126,7 @@ impl BlockingWork {
             failed_offers: AtomicU32::new(0),
         });
         let queued = Arc::clone(&pending);
-        // It panics if there is no thread that could take the work later.
+        // It panics where no thread could take the work later.
         let spawn = || drop(runtime.spawn_blocking(move || queued.begin()));
         match catch_unwind(AssertUnwindSafe(spawn)) {
             Ok(()) => Ok(Self(pending)),
@@ -189,7 +189,7 @@ pub async fn run_blocking<T: Send + 'static>(
     let runtime = Handle::current();
     let (sender, mut receiver) = oneshot::channel();
     let begun = BlockingWork::spawn(&runtime, move || {
-        // There is no receiver if the caller was cancelled.
+        // The receiver is gone if the caller was cancelled.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     })?;
     loop {

@@ -27,7 +27,7 @@ def format_rfc3339(time: datetime | str) -> str:
     """Return a time as RFC 3339 text in UTC. Text is returned unchanged.
 
     Raises:
-        InvalidInput: The datetime has no time zone, or there is no such time in UTC.
+        InvalidInput: The datetime has no time zone, or in UTC its year is not between 1 and 9999.
         InvalidType: The time is neither a datetime nor text.
     """
     if isinstance(time, str):

@@ -19,7 +19,7 @@ pub(super) fn is_checked(name: &str) -> bool {
     matches!(name, ROUND | "trunc")
 }
 
-/// The rounded numbers; those that are no floats as DataFusion rounds them.
+/// The rounded numbers. DataFusion rounds other types than floats.
 pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
     if !call.return_type().is_floating() {
         return call.invoke(call.args().to_vec());

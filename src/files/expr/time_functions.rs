@@ -118,7 +118,7 @@ fn convert_down(call: &Call<'_>) -> Result<Option<ArrayRef>> {
     }))
 }
 
-/// The whole numbers at or before decimals; null where there is none of 64 bits.
+/// The whole numbers at or before decimals; null where that has more than 64 bits.
 fn floor(decimals: &ArrayRef, scale: i8) -> ArrayRef {
     let factor = 10_i128.pow(scale.unsigned_abs().into());
     let decimals = decimals.as_primitive::<Decimal128Type>();

@@ -197,7 +197,7 @@ pub(super) fn added_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
     })
 }
 
-/// Casts the times of `date_bin` to a unit that has the beginnings of its bins: those of 1.5 seconds are no seconds.
+/// Casts the times of `date_bin` to a unit in which its bins begin at whole numbers: of 1.5 seconds, milliseconds.
 pub(super) fn refine_bins(expr: Expr, schema: &DFSchema) -> Expr {
     match expr {
         Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "date_bin" => {

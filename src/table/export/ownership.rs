@@ -26,7 +26,7 @@ pub(in crate::table) async fn is_of_table(
 /// Whose export is in the folder of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::table) enum ExportOwner {
-    /// There is no export.
+    /// The table is not exported.
     Nobody,
     /// This table.
     Table,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from filter_results import assert_fails, find
 
 TEXTS = ["", "a", "héllo", "x,b,c", "ab ab", None]
 FLOATS = [-2.5, 2.5, -0.0, math.nan, 1e308, -math.inf, 1234.5678, 1e-310, None]
@@ -116,22 +117,6 @@ def make_table(rows: pa.Table) -> pds.Table:
 @pytest.fixture(scope="module")
 def table(rows: pa.Table) -> pds.Table:
     return make_table(rows)
-
-
-def find(table: pds.Table, where: str) -> list[int]:
-    both = [
-        sorted(table.scan(["id"], where=where, use_stats=uses).to_pyarrow()["id"].to_pylist()) for uses in (True, False)
-    ]
-    assert both[0] == both[1], where
-    return both[0]
-
-
-def assert_fails(table: pds.Table, where: str, message: str) -> None:
-    for use_stats in (True, False):
-        with pytest.raises(pds.InvalidInput, match=message):
-            table.scan(where=where, use_stats=use_stats).to_pyarrow()
-    with pytest.raises(pds.InvalidInput, match=message):
-        table.delete(where)
 
 
 @pytest.mark.parametrize("predicate", [*TEXT_PREDICATES, *NUMBER_PREDICATES])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from filter_results import assert_fails, find
 
 COMPARISONS = {"<": op.lt, "<=": op.le, "=": op.eq, ">=": op.ge, ">": op.gt, "<>": op.ne}
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -37,22 +38,6 @@ def make_table(columns: dict[str, pa.Array], **options: Any) -> pds.Table:
     table.append(rows.slice(0, half))
     table.append(rows.slice(half))
     return table
-
-
-def find(table: pds.Table, where: str) -> list[int]:
-    rows = [
-        sorted(table.scan(["id"], where=where, use_stats=uses).to_pyarrow()["id"].to_pylist()) for uses in (True, False)
-    ]
-    assert rows[0] == rows[1], where
-    return rows[0]
-
-
-def assert_fails(table: pds.Table, where: str, message: str) -> None:
-    for use_stats in (True, False):
-        with pytest.raises(pds.InvalidInput, match=message):
-            table.scan(where=where, use_stats=use_stats).to_pyarrow()
-    with pytest.raises(pds.InvalidInput, match=message):
-        table.delete(where)
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.date64()], ids=str)
