@@ -232,11 +232,6 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
-
-    /// Returns the cause that [`Error::with_source`] set.
-    pub fn into_source(self) -> Option<Cause> {
-        self.source
-    }
 }
 
 impl fmt::Display for Error {

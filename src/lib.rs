@@ -5,8 +5,7 @@
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
 //! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap),
 //! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`producers`] (stages that are kept
-//! up to date), [`odf`] (a chain of metadata
-//! blocks, each linked to the one before by hash).
+//! up to date), [`odf`] (a chain of metadata blocks, each linked to the one before by hash).
 
 pub mod clock;
 pub mod dataset;

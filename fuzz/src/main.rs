@@ -9,10 +9,10 @@ use std::sync::LazyLock;
 /// What the bytes are given to.
 static TARGET: LazyLock<pds::testing::FuzzCheck> = LazyLock::new(|| {
     let kind = std::env::var("PDS_FUZZ").unwrap_or_default();
-    let found = pds::testing::FUZZ_CHECKS
+    let check = pds::testing::FUZZ_CHECKS
         .iter()
         .find(|(name, _)| *name == kind);
-    found.expect("PDS_FUZZ names a kind of bytes").1
+    check.expect("PDS_FUZZ names a kind of bytes").1
 });
 
 libfuzzer_sys::fuzz_target!(

@@ -10,6 +10,7 @@ from pds.engine_types import (
     ChainCompactFields,
     ChainVacuumFields,
     ChainVerifyFields,
+    ChangeCountFields,
     CheckFields,
     CommitFields,
     CommitOptions,
@@ -145,6 +146,7 @@ __all__ = [
     "sort_task",
     "source_task",
     "split_scan",
+    "split_scan_of_files",
     "split_targets",
     "split_verification",
     "stage_rows",
@@ -152,6 +154,7 @@ __all__ = [
     "staged_sizes",
     "table_exists",
     "tag_pipeline",
+    "to_stored_types",
     "update_pipeline",
     "vacuum_pipeline",
     "verify_dataset",
@@ -254,6 +257,7 @@ class Scan:
 class PreviewHandle:
     def pipeline(self) -> PipelineHandle: ...
     def report(self) -> UpdateFields: ...
+    def count_changes(self, memory_limit: int) -> list[ChangeCountFields]: ...
     def commit(self) -> UpdateFields: ...
     def discard(self) -> None: ...
 
@@ -457,6 +461,14 @@ def split_scan(
     min_bytes: int,
     max_bytes: int,
 ) -> list[bytes]: ...
+def split_scan_of_files(
+    snapshot: TableHandle,
+    columns: list[str] | None,
+    positions: tuple[int, int | None],
+    count: int,
+    min_bytes: int,
+    max_bytes: int,
+) -> list[bytes]: ...
 def open_scan_task(store: StoreHandle, path: str, task: bytes) -> TableHandle: ...
 def with_columns(snapshot: TableHandle, task: bytes) -> TableHandle: ...
 def writer_task(snapshot: TableHandle) -> bytes: ...
@@ -569,6 +581,7 @@ def scan_part(
     columns: list[str] | None,
     known: PartIndex | None = None,
 ) -> Scan: ...
+def to_stored_types(batch: pa.RecordBatch) -> pa.RecordBatch: ...
 def dataset_exists(store: StoreHandle, key: str) -> bool: ...
 def delete_dataset(store: StoreHandle, key: str) -> None: ...
 def list_datasets(store: StoreHandle, prefix: str) -> list[str]: ...

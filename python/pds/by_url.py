@@ -1,4 +1,4 @@
-"""Tables, datasets and pipelines by their URLs, without a `Store`."""
+"""Tables, datasets, pipelines and chains by their URLs, without a `Store`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ __all__ = [
     "write_table",
 ]
 
-import json
-import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from pds.arguments import check_schema_mode, is_in_memory, read_stream, require_text
+from pds.arguments import check_schema_mode, require_text
 from pds.dataset import ParquetDatasetStore
 from pds.errors import (
     AlreadyExists,
@@ -34,9 +32,11 @@ from pds.errors import (
     RemoteStoreError,
     add_hint,
 )
+from pds.kinds import find_kind, inspect_folder
 from pds.options import WriteOptions, resolve_options
 from pds.progress import reported
 from pds.store import Store
+from pds.streams import is_in_memory, read_stream
 from pds.urls import join_url, leads_through_file, merge_options, split_url
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
-    from pds.arguments import ArrowStream
     from pds.manifest import DatasetManifest
     from pds.odf import Dataset
     from pds.producers.pipeline import Pipeline
     from pds.progress import ProgressArgument
     from pds.store import CredentialProvider
+    from pds.streams import ArrowStream
     from pds.table.options import NewRows
     from pds.table.table import Table
 
@@ -67,7 +67,6 @@ _OPEN_CALLS = {
 }
 _MODES = ("error", "append", "overwrite", "ignore")
 _LISTINGS_AT_ONCE = 16
-_MANIFEST = re.compile(r"v\d{8,}\.json")
 
 
 def open_table(
@@ -421,50 +420,13 @@ def list(  # noqa: A001 `pds.list` is meant to be read with its module
         level = [""]
         while level:
             below = []
-            for folder, (kind, folders) in zip(level, pool.map(lambda f: _look_into(store, f), level), strict=True):
+            for folder, (kind, folders) in zip(level, pool.map(lambda f: inspect_folder(store, f), level), strict=True):
                 if kind is None:
                     below += folders
                 else:
                     entries.append(Entry(kind, folder, join_url(store.url, folder)))
             level = below
     return sorted(entries, key=lambda entry: entry.path)
-
-
-def find_kind(store: Store, path: str) -> Literal["table", "dataset", "pipeline", "chain"] | None:
-    """Return what a folder is; None if it is nothing by itself."""
-    return _look_into(store, path)[0]
-
-
-def _look_into(
-    store: Store, folder: str
-) -> tuple[Literal["table", "dataset", "pipeline", "chain"] | None, builtins.list[str]]:
-    """Return what a folder is, or, if it is nothing by itself, the folders in it."""
-    prefix = f"{folder}/" if folder else ""
-    names = {file.name for file in store.list_files(folder)}
-    if "_SUCCESS" in names:
-        return "dataset", []
-    folders = [entry.path for entry in store.list_folders(folder)]
-    if "_latest_manifest" in names:
-        return ("pipeline" if _is_pipeline(store, prefix, None) else "table"), []
-    if f"{prefix}manifest" in folders:
-        # The pointer was lost, or its writer has not put it yet.
-        manifests = [file.path for file in store.list_files(f"{prefix}manifest") if _MANIFEST.fullmatch(file.name)]
-        if manifests:
-            return ("pipeline" if _is_pipeline(store, prefix, max(manifests)) else "table"), []
-    if f"{prefix}refs" in folders and store.exists(f"{prefix}refs/head"):
-        return "chain", []
-    return None, folders
-
-
-def _is_pipeline(store: Store, prefix: str, manifest: str | None) -> bool:
-    """Return whether a manifest, by default the one that the pointer names, is that of a pipeline."""
-    try:
-        if manifest is None:
-            manifest = prefix + json.loads(store.read_bytes(f"{prefix}_latest_manifest"))["manifest"]
-        return "nodes" in json.loads(store.read_bytes(manifest))
-    except (NotFound, ValueError, TypeError, KeyError, InvalidPath):
-        # A vacuum removed it, or it is damaged: who opens the folder is told.
-        return False
 
 
 def open_parent(

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from pds import _pds, foreign_folders
 from pds.arguments import (
-    ArrowStream,
     check_column_paths,
     check_filter,
     check_manifest_fields,
@@ -21,9 +20,7 @@ from pds.arguments import (
     check_task,
     check_where,
     hash_schema,
-    is_in_memory,
     make_empty,
-    read_stream,
     require_schema,
     resolve_key,
 )
@@ -37,6 +34,7 @@ from pds.predicate import to_predicate
 from pds.progress import reported
 from pds.readers import make_reader, read_scan
 from pds.store import Store, native_handle, require_capability
+from pds.streams import ArrowStream, is_in_memory, read_stream
 from pds.telemetry import traces
 
 if TYPE_CHECKING:

@@ -78,6 +78,18 @@ pub(crate) fn rewrite_options(
     })
 }
 
+/// The options with which a task writes files, which another process commits.
+pub(crate) fn task_options(
+    py: Python<'_>,
+    options: &PyWriteOptions,
+    threads: Option<usize>,
+) -> PyResult<TableWriteOptions> {
+    Ok(TableWriteOptions {
+        threads,
+        ..rewrite_options(py, options, 0.0)?
+    })
+}
+
 impl CommitFields {
     /// A commit that wrote these files.
     pub(crate) fn of_files(committed: &Committed, files: &[DataFile]) -> Self {

@@ -11,15 +11,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pds::Error;
 use pds::dataset::{self, DatasetManifest, DatasetWrite, Layout, WriteTask};
 use pds::parquet::default_threads;
 use pds::parquet::options::WriteOptions;
 use pyo3::prelude::*;
-use pyo3_arrow::{PySchema, PyTable};
+use pyo3_arrow::PyTable;
 
-use crate::error::to_python;
-use crate::input::extract_reader;
+use crate::input::{extract_reader, extract_schema};
 use crate::parts::StagedPart;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
@@ -153,14 +151,8 @@ fn check_key(py: Python<'_>, key: &str) -> PyResult<()> {
 /// Checks that Parquet supports a schema; otherwise raises `InvalidInput` with the column's name.
 #[pyfunction]
 fn check_schema(py: Python<'_>, schema: &Bound<'_, PyAny>) -> PyResult<()> {
-    let unusable = |e: PyErr| {
-        to_python(
-            py,
-            &Error::invalid(format!("the schema cannot be used: {e}")),
-        )
-    };
-    let schema = schema.extract::<PySchema>().map_err(unusable)?;
-    into_py_result(py, pds::parquet::writer::check_schema(&schema.into_inner()))
+    let schema = extract_schema(schema)?;
+    into_py_result(py, pds::parquet::writer::check_schema(&schema))
 }
 
 /// Parses a manifest; raises `ManifestCorrupted` if it is not valid.

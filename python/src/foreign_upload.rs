@@ -4,12 +4,13 @@
 //! is completed. An upload that is aborted or dropped leaves its context manager with an error, upon which the store
 //! removes what was written. After a part failed, the following parts and the completion fail too.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
 use object_store::path::Path;
 use object_store::{Error, MultipartUpload, PutPayload, PutResult, Result, UploadPart};
+use pds::sync::mutex::lock;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -56,10 +57,6 @@ impl ForeignUpload {
     fn take(&self) -> Option<AtomicFile> {
         lock(&self.open).take()
     }
-}
-
-fn lock(open: &Mutex<Option<AtomicFile>>) -> MutexGuard<'_, Option<AtomicFile>> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes all of `data`; one call of an unbuffered file may write less.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, SchemaRef};
-use pds::parquet::types::batch_with_plain_keys;
+use pds::parquet::types::batch_with_plain_values;
 use pds::producers::ChangeScope;
 use pds::{Error, Result};
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
@@ -25,7 +25,7 @@ pub(crate) fn extract_reader(
     let schema = reader.schema();
     let batches = reader.map(|batch| {
         let batch = batch.map_err(restore_interrupt)?;
-        batch_with_plain_keys(&batch).map_err(|e| ArrowError::ExternalError(Box::new(e)))
+        batch_with_plain_values(&batch).map_err(|e| ArrowError::ExternalError(Box::new(e)))
     });
     Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }

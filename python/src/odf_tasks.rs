@@ -7,9 +7,8 @@
 
 use std::sync::Arc;
 
-use pds::Result;
 use pds::odf::{self, Chain, SharedIngest, SliceTask, TaskSlice};
-use pds::table::{pack_message, unpack_message};
+use pds::table::{pack_message, unpack_message, unpack_messages};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -71,7 +70,7 @@ impl SharedIngestHandle {
         messages: Vec<Vec<u8>>,
         rows: u64,
     ) -> PyResult<Option<AppendFields>> {
-        let slices = into_py_result(py, unpack_all(&messages))?;
+        let slices: Vec<TaskSlice> = into_py_result(py, unpack_messages(&messages))?;
         let ingest = Arc::clone(&self.0);
         let appended = run(
             py,
@@ -101,11 +100,4 @@ fn write_task_slice<'py>(
     })?;
     let message = into_py_result(py, slice.as_ref().map(pack_message).transpose())?;
     Ok(message.map(|message| PyBytes::new(py, &message)))
-}
-
-fn unpack_all(messages: &[Vec<u8>]) -> Result<Vec<TaskSlice>> {
-    messages
-        .iter()
-        .map(|message| unpack_message(message))
-        .collect()
 }

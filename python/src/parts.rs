@@ -2,12 +2,38 @@
 
 use std::sync::Arc;
 
+use pds::Error;
 use pds::dataset::{PartIndex as EngineIndex, StagedPart as EnginePart};
-use pds::{Error, ErrorKind};
+use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::runtime::into_py_result;
+
+/// The function that makes an object again, and its arguments.
+type Reduced<'py> = (Bound<'py, PyAny>, (Bound<'py, PyBytes>,));
+
+fn reduce<'py, T: PyTypeInfo>(
+    py: Python<'py>,
+    bytes: Bound<'py, PyBytes>,
+) -> PyResult<Reduced<'py>> {
+    Ok((py.get_type::<T>().getattr("from_bytes")?, (bytes,)))
+}
+
+fn encode<'py>(
+    py: Python<'py>,
+    json: serde_json::Result<Vec<u8>>,
+    name: &str,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = json.map_err(|e| Error::other(format!("cannot serialize {name}")).with_source(e));
+    Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
+}
+
+fn decode<T>(py: Python<'_>, parsed: serde_json::Result<T>, name: &str) -> PyResult<T> {
+    let invalid =
+        |e: serde_json::Error| Error::invalid(format!("the bytes are not {name}")).with_source(e);
+    into_py_result(py, parsed.map_err(invalid))
+}
 
 /// A part that is uploaded and not yet published.
 #[pyclass(frozen, from_py_object, module = "pds._pds")]
@@ -42,26 +68,17 @@ impl StagedPart {
 
     /// Encodes the part as bytes, for messages.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = serde_json::to_vec(&self.0)
-            .map_err(|e| Error::other("cannot serialize a staged part").with_source(e));
-        Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
+        encode(py, serde_json::to_vec(&self.0), "a staged part")
     }
 
     /// Decodes bytes of `to_bytes`; raises `InvalidInput` for other bytes.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
-        let parsed = serde_json::from_slice(data).map(Self).map_err(|e| {
-            Error::new(ErrorKind::InvalidInput, "the bytes are not a staged part").with_source(e)
-        });
-        into_py_result(py, parsed)
+        decode(py, serde_json::from_slice(data), "a staged part").map(Self)
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let from_bytes = py.get_type::<Self>().getattr("from_bytes")?;
-        Ok((from_bytes, (self.to_bytes(py)?,)))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        reduce::<Self>(py, self.to_bytes(py)?)
     }
 
     fn __eq__(&self, other: &Self) -> bool {
@@ -102,26 +119,18 @@ impl PartIndex {
 
     /// Encodes the index as bytes.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = serde_json::to_vec(&*self.0)
-            .map_err(|e| Error::other("cannot serialize a part index").with_source(e));
-        Ok(PyBytes::new(py, &into_py_result(py, bytes)?))
+        encode(py, serde_json::to_vec(&*self.0), "a part index")
     }
 
     /// Decodes bytes of `to_bytes`; raises `InvalidInput` for other bytes.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
-        let index = serde_json::from_slice(data).map_err(|e| {
-            Error::new(ErrorKind::InvalidInput, "the bytes are not a part index").with_source(e)
-        });
-        into_py_result(py, index.map(|index| Self(Arc::new(index))))
+        let index = decode(py, serde_json::from_slice(data), "a part index")?;
+        Ok(Self(Arc::new(index)))
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
-        let from_bytes = py.get_type::<Self>().getattr("from_bytes")?;
-        Ok((from_bytes, (self.to_bytes(py)?,)))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        reduce::<Self>(py, self.to_bytes(py)?)
     }
 
     fn __eq__(&self, other: &Self) -> bool {

@@ -1,10 +1,11 @@
 //! The functions of stages: the engine calls Python with readers, and takes record batches from it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::ArrowError;
 use pds::producers::{ChangedFunctionHook, EmittedRows, Preserve, PreservePass, Produce, Rows};
+use pds::sync::mutex::lock;
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
@@ -22,20 +23,18 @@ pub(crate) struct PyProducer {
 /// The error of a feed, which passes Python as text only.
 type FeedError = Arc<Mutex<Option<Error>>>;
 
-fn lock(error: &FeedError) -> MutexGuard<'_, Option<Error>> {
-    error.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Produce for PyProducer {
     fn produce(&self, feeds: Vec<Rows>, _: usize) -> Result<EmittedRows> {
         let failure = FeedError::default();
-        let feeds = feeds.into_iter().map(|feed| watch(feed, &failure));
-        let feeds: Vec<Rows> = feeds.collect();
+        let feeds: Vec<Rows> = feeds
+            .into_iter()
+            .map(|feed| watch(feed, &failure))
+            .collect();
         let started = Python::attach(|py| {
             let readers = feeds
                 .into_iter()
-                .map(|feed| PyRecordBatchReader::new(feed).into_pyarrow(py));
-            let readers = readers.collect::<PyResult<Vec<_>>>()?;
+                .map(|feed| PyRecordBatchReader::new(feed).into_pyarrow(py))
+                .collect::<PyResult<Vec<_>>>()?;
             let iterable = self.function.bind(py).call1((readers,))?;
             Ok(iterable.try_iter()?.unbind())
         });
@@ -88,9 +87,9 @@ impl PreservePass for PyPreservePass {
         let text = Python::attach(|py| {
             let state = self.pass.bind(py).call_method0("get_state")?;
             state.extract::<String>()
-        });
-        let text = text.map_err(from_python)?;
-        serde_json::from_str(&text).map_err(|e| Error::other(e.to_string()).with_source(e))
+        })
+        .map_err(from_python)?;
+        serde_json::from_str(&text).map_err(Error::from_cause)
     }
 }
 

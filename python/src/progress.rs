@@ -4,8 +4,9 @@
 //! threads, such as functions of a pipeline, does not see it.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use pds::sync::mutex::lock;
 use pds::sync::progress::{Progress, ProgressCounts};
 use pyo3::prelude::*;
 
@@ -47,16 +48,12 @@ impl ProgressHandle {
     /// Lets the next calls of this thread add to it.
     fn enter(&self) {
         let outer = OF_THREAD.replace(Some(Arc::clone(&self.progress)));
-        *self.outer.lock().unwrap_or_else(PoisonError::into_inner) = outer;
+        *lock(&self.outer) = outer;
     }
 
     /// Ends that; on the same thread.
     fn exit(&self) {
-        let outer = self
-            .outer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let outer = lock(&self.outer).take();
         OF_THREAD.set(outer);
     }
 

@@ -7,12 +7,11 @@
 
 use std::sync::Arc;
 
-use pds::Result;
-use pds::table::{self, RewrittenGroup, SortTaskResult, TableWriteOptions, TaskSizes, parse_task};
+use pds::table::{self, SortTaskResult, TaskSizes, parse_task, unpack_messages};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::commits::{CommitFields, rewrite_options};
+use crate::commits::{CommitFields, rewrite_options, task_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::predicate::extract_predicate;
@@ -62,10 +61,7 @@ fn rewrite_task<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let table = open_table(py, store, &path)?;
     let task = Arc::new(into_py_result(py, parse_task(task))?);
-    let options = TableWriteOptions {
-        threads,
-        ..rewrite_options(py, &options, 0.0)?
-    };
+    let options = task_options(py, &options, threads)?;
     let message = run(py, move || async move {
         table::pack_message(&table::rewrite_task(&table, task, &options).await?)
     })?;
@@ -83,8 +79,7 @@ fn commit_rewrites(
 ) -> PyResult<Option<(CommitFields, TableHandle)>> {
     let table = into_py_result(py, snapshot.table())?;
     let options = rewrite_options(py, &options, timeout)?;
-    let groups = messages.iter().map(|m| table::unpack_message(m));
-    let groups = into_py_result(py, groups.collect::<Result<Vec<RewrittenGroup>>>())?;
+    let groups = into_py_result(py, unpack_messages(&messages))?;
     let base = Arc::clone(&snapshot.manifest);
     let compacted = run(py, move || async move {
         Box::pin(table::commit_rewrites(&table, base, groups, &options)).await
@@ -132,10 +127,7 @@ fn sort_task<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let table = open_table(py, store, &path)?;
     let task = Arc::new(into_py_result(py, parse_task(task))?);
-    let options = TableWriteOptions {
-        threads,
-        ..rewrite_options(py, &options, 0.0)?
-    };
+    let options = task_options(py, &options, threads)?;
     let message = run(py, move || async move {
         table::pack_message(&table::sort_task(&table, task, &by, &options).await?)
     })?;
@@ -153,8 +145,7 @@ fn plan_ranges<'py>(
 ) -> PyResult<RangePlanFields<'py>> {
     let manifest = Arc::clone(&snapshot.manifest);
     let plan = run(py, move || async move {
-        let runs = messages.iter().map(|m| table::unpack_message(m));
-        table::plan_ranges(&manifest, &by, runs.collect::<Result<_>>()?, target_bytes)
+        table::plan_ranges(&manifest, &by, unpack_messages(&messages)?, target_bytes)
     })?;
     let ranges = plan.ranges.iter().map(|range| PyBytes::new(py, range));
     Ok(RangePlanFields {
@@ -176,10 +167,7 @@ fn range_task<'py>(
     let (runs, range, by) = task;
     let table = open_table(py, store, &path)?;
     let runs = Arc::new(into_py_result(py, parse_task(&runs))?);
-    let options = TableWriteOptions {
-        threads,
-        ..rewrite_options(py, &options, 0.0)?
-    };
+    let options = task_options(py, &options, threads)?;
     let message = run(py, move || async move {
         let written = table::range_task(&table, runs, &range, &by, &options).await?;
         table::pack_message(&written)
@@ -200,10 +188,8 @@ fn commit_sort(
     let table = into_py_result(py, snapshot.table())?;
     let options = rewrite_options(py, &options, timeout)?;
     let base = Arc::clone(&snapshot.manifest);
-    let runs = runs.iter().map(|m| table::unpack_message(m));
-    let runs = into_py_result(py, runs.collect::<Result<_>>())?;
-    let ranges = ranges.iter().map(|m| table::unpack_message(m));
-    let ranges = into_py_result(py, ranges.collect::<Result<_>>())?;
+    let runs = into_py_result(py, unpack_messages(&runs))?;
+    let ranges = into_py_result(py, unpack_messages(&ranges))?;
     let sorted = run(py, move || async move {
         table::commit_sort(&table, base, runs, ranges, &options).await
     })?;
@@ -214,8 +200,7 @@ fn commit_sort(
 #[pyfunction]
 fn discard_runs(py: Python<'_>, snapshot: &TableHandle, runs: Vec<Vec<u8>>) -> PyResult<()> {
     let table = into_py_result(py, snapshot.table())?;
-    let runs = runs.iter().map(|m| table::unpack_message(m));
-    let runs: Vec<SortTaskResult> = into_py_result(py, runs.collect::<Result<_>>())?;
+    let runs: Vec<SortTaskResult> = into_py_result(py, unpack_messages(&runs))?;
     run(py, move || async move {
         for sorted in runs {
             table::discard_staged(&table, sorted.files()).await;

@@ -4,14 +4,15 @@
 //! parent's, because it does not have the parent's threads.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pds::sync::blocking::{BlockingError, BlockingWork, THREAD_STACK_BYTES, run_blocking};
 use pds::sync::fork;
 use pds::sync::in_place::BlockingThread;
+use pds::sync::mutex::lock;
 use pds::sync::progress::with_progress;
 use pds::sync::work_guard::current_guard;
 use pds::{Error, Result};
@@ -147,12 +148,7 @@ where
     let mut ticks: u32 = 0;
     let receiver = Mutex::new(receiver);
     loop {
-        let wait = || {
-            receiver
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .recv_timeout(SIGNAL_TICK)
-        };
+        let wait = || lock(&receiver).recv_timeout(SIGNAL_TICK);
         match py.detach(wait) {
             Ok(done) => return done.map_err(|e| to_python(py, &e)),
             Err(RecvTimeoutError::Timeout) => {

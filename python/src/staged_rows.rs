@@ -11,7 +11,7 @@ use pds::table::{self, Table, TableWriteOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::commits::{CommitFields, PyCommitOptions, rewrite_options};
+use crate::commits::{CommitFields, PyCommitOptions, task_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::extract_reader;
@@ -71,10 +71,7 @@ fn stage_rows<'py>(
     let base = into_py_result(py, table::parse_task(task))?;
     let input = extract_reader(data)?;
     let predicate = predicate.map(extract_predicate).transpose()?;
-    let options = TableWriteOptions {
-        threads,
-        ..rewrite_options(py, &options, 0.0)?
-    };
+    let options = task_options(py, &options, threads)?;
     let list = run(py, move || async move {
         let files = table::stage(&table, &base, input, predicate.as_ref(), &options).await?;
         let list = table::pack_message(&files);

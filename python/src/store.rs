@@ -9,11 +9,12 @@
 )]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use object_store::{CopyMode, GetOptions, GetRange, ObjectMeta, PutMode};
 use pds::store::{FolderListing, Store, StoreBuilder, path, secrets};
+use pds::sync::mutex::lock;
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -89,11 +90,7 @@ impl StoreHandle {
             StoreSource::Url(builder) => builder,
         };
         let pid = std::process::id();
-        let mut opened = self
-            .shared
-            .opened
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(&self.shared.opened);
         let store = match &*opened {
             Some((owner, store)) if *owner == pid => store.clone(),
             _ => {
@@ -167,11 +164,7 @@ impl StoreHandle {
         if matches!(&self.shared.source, StoreSource::Url(builder) if builder.is_in_memory()) {
             return;
         }
-        *self
-            .shared
-            .opened
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.shared.opened) = None;
     }
 
     /// Reads an object, or `length` bytes from `offset`; fewer at its end. With `etag`, reads only that version.

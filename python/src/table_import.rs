@@ -1,9 +1,10 @@
 //! Creating a table of the files of another system's table.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use pds::Error;
+use pds::sync::mutex::lock;
 use pds::table::actions::NewTable;
 use pds::table::{self, ImportColumn, ImportFile, ImportSource, PreparedImport, Table};
 use pyo3::prelude::*;
@@ -74,7 +75,7 @@ impl ImportHandle {
         version: String,
         location: String,
     ) -> PyResult<TableHandle> {
-        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut prepared = lock(&self.prepared);
         let taken = prepared.take();
         drop(prepared);
         let taken = taken.ok_or_else(|| Error::invalid("the import was committed before"));

@@ -11,13 +11,13 @@ use chrono::{DateTime, Utc};
 use pds::table::format::{DataFile, PositionBitmap, TableManifest};
 use pds::table::{
     self, Clause, MergeRules, StagedSource, Table, TableWriteOptions, TaskChange, TaskOperation,
-    TaskSizes, parse_task,
+    TaskSizes, parse_task, unpack_messages,
 };
 use pds::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, rewrite_options};
+use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, task_options};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::extract_schema;
@@ -119,10 +119,7 @@ impl PyMergePart {
             on: self.on,
             clauses: clauses.collect::<PyResult<_>>()?,
             now: DateTime::from_timestamp_micros(self.now).unwrap_or_default(),
-            options: TableWriteOptions {
-                threads,
-                ..rewrite_options(py, &self.options, 0.0)?
-            },
+            options: task_options(py, &self.options, threads)?,
         })
     }
 }
@@ -278,7 +275,7 @@ fn merge_task<'py>(
 /// The rows of a source that matched in some of the parts with the same source, for [`insert_task`].
 #[pyfunction]
 fn matched_source_rows(py: Python<'_>, messages: Vec<Vec<u8>>) -> PyResult<Bound<'_, PyBytes>> {
-    let packed = unpack_changes(&messages)
+    let packed = unpack_messages::<TaskChange>(&messages)
         .and_then(|changes| table::pack_message(&table::matched_source_rows(&changes)));
     Ok(PyBytes::new(py, &into_py_result(py, packed)?))
 }
@@ -320,7 +317,7 @@ fn commit_changes(
 ) -> PyResult<(Option<CommitFields>, TableHandle)> {
     let table = into_py_result(py, snapshot.table())?;
     let predicate = predicate.map(extract_predicate).transpose()?;
-    let parsed = unpack_changes(&messages).and_then(|changes| {
+    let parsed = unpack_messages::<TaskChange>(&messages).and_then(|changes| {
         let operation = match (predicate, source) {
             (Some(predicate), None) => TaskOperation::Delete(predicate),
             (None, Some(source)) if source.is_merge => TaskOperation::Merge(source.parse()?),
@@ -359,18 +356,11 @@ fn discard_changes(
     messages: Vec<Vec<u8>>,
 ) -> PyResult<()> {
     let table = open_table(py, store, &path)?;
-    let changes = into_py_result(py, unpack_changes(&messages))?;
+    let changes = into_py_result(py, unpack_messages::<TaskChange>(&messages))?;
     run(py, move || async move {
         for change in &changes {
             table::discard_staged(&table, change.files()).await;
         }
         Ok(())
     })
-}
-
-fn unpack_changes(messages: &[Vec<u8>]) -> Result<Vec<TaskChange>> {
-    let messages = messages.iter();
-    messages
-        .map(|message| table::unpack_message(message))
-        .collect()
 }

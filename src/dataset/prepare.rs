@@ -9,7 +9,7 @@ use super::intent::Intent;
 use super::register::read_intent;
 use super::{DatasetWrite, Layout, StagedPart, name_file_in_place};
 use crate::error::Result;
-use crate::files::{StagedFile, count_rows, discard, stage};
+use crate::files::{FileHooks, StagedFile, count_rows, discard, stage};
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
@@ -46,7 +46,8 @@ pub async fn prepare(
     let columns_hash = hash_columns(&input.schema());
     let (target_write, target_store) = (write.clone(), store.clone());
     let targets = Box::new(move |index| target_path(&target_store, &target_write, task, index));
-    let staged = stage(store, staging, plan, count_rows(input, "write"), targets).await;
+    let (rows, hooks) = (count_rows(input, "write"), FileHooks::new(targets));
+    let staged = stage(store, staging, plan, rows, hooks).await;
     let files = match staged {
         Ok(files) => files,
         Err(e) => return Err(name_file_in_place(store, &write.key, e).await),

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use arrow_row::{RowConverter, Rows, SortField};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SortOptions};
+use arrow_schema::{ArrowError, DataType, Schema, SortOptions};
 use arrow_select::interleave::interleave_record_batch;
 use arrow_select::take::take_record_batch;
 
 use crate::error::{Error, Result};
+use crate::parquet::nested::contains_type;
 use crate::parquet::size::slice_bytes;
 
 /// The batches of a stream, in the order of its keys.
@@ -58,8 +59,10 @@ impl SortKeys {
             SortField::new_with_options(data_type, column.options)
         });
         let converter = RowConverter::new(fields.collect()).map_err(|e| {
-            let names = by.iter().map(|column| schema.field(column.index).name());
-            let names: Vec<&String> = names.collect();
+            let names: Vec<&String> = by
+                .iter()
+                .map(|column| schema.field(column.index).name())
+                .collect();
             Error::invalid(format!("rows cannot be sorted by {names:?}: {e}")).with_source(e)
         })?;
         Ok(Self {
@@ -247,7 +250,7 @@ pub(crate) fn interleave_rows(
             .schema()
             .fields()
             .iter()
-            .any(|field| cannot_unite(field));
+            .any(|field| contains_type(field.data_type(), cannot_unite));
         let count = if unites {
             most.min(rest.len())
         } else {
@@ -276,26 +279,16 @@ pub(crate) fn interleave_rows(
 }
 
 /// Whether Arrow concatenates dictionaries of the type as they are, and panics where that is too much for the keys.
-fn cannot_unite(field: &Field) -> bool {
-    use DataType as T;
-    match field.data_type() {
-        T::Dictionary(key, values) => {
-            let is_narrow = key.primitive_width().is_some_and(|bytes| bytes < 4);
-            let is_bytes = matches!(
-                values.as_ref(),
-                T::Utf8 | T::LargeUtf8 | T::Binary | T::LargeBinary
-            );
-            is_narrow && !is_bytes && !values.is_primitive()
-        }
-        T::List(item)
-        | T::LargeList(item)
-        | T::ListView(item)
-        | T::LargeListView(item)
-        | T::FixedSizeList(item, _)
-        | T::Map(item, _) => cannot_unite(item),
-        T::Struct(fields) => fields.iter().any(|field| cannot_unite(field)),
-        _ => false,
-    }
+fn cannot_unite(data_type: &DataType) -> bool {
+    let DataType::Dictionary(key, values) = data_type else {
+        return false;
+    };
+    let is_narrow = key.primitive_width().is_some_and(|bytes| bytes < 4);
+    let is_bytes = matches!(
+        values.as_ref(),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary
+    );
+    is_narrow && !is_bytes && !values.is_primitive()
 }
 
 pub(super) fn is_view(data_type: &DataType) -> bool {

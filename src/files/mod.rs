@@ -36,7 +36,7 @@ pub(crate) use self::field_ids::{assign_nested_ids, field_id};
 pub(crate) use self::merge::{
     Merge, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes,
 };
-pub(crate) use self::open::{OpenPart, open, open_with_indexes};
+pub(crate) use self::open::{OpenPart, open, open_bytes, open_with_indexes};
 pub(crate) use self::publish::publish_files;
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::row_counter::count_rows;
@@ -44,7 +44,7 @@ pub(crate) use self::scan::BatchSender;
 pub use self::scan::BatchStream;
 pub(crate) use self::sort::sort_batches;
 pub(crate) use self::spill::{Spill, SpillWriter};
-pub(crate) use self::stage::{StagedFile, discard, stage, stage_with_hasher};
+pub(crate) use self::stage::{FileHooks, StagedFile, discard, stage};
 pub(crate) use self::write::{FileName, WrittenFile, write_files};
 use crate::error::{Error, Result};
 use crate::sync::blocking::{self, BlockingError};

@@ -20,6 +20,7 @@ use crate::store::Store;
 use crate::store::stage::{StageOutcome, StageWriter, Staging, Uploader};
 use crate::store::staged_write::{StagedWrite, discard_in_background};
 use crate::sync::hash::SharedHasher;
+use crate::sync::mutex::lock;
 use crate::sync::progress::{self, Progress};
 
 /// A staged file: written, and invisible until it is published.
@@ -36,64 +37,27 @@ pub(crate) type TargetPathFn = Box<dyn FnMut(usize) -> String + Send>;
 /// Gives what the metadata of each file's footer has besides, file after file, when all rows of the file were read.
 pub(crate) type FooterMetadataFn = Box<dyn FnMut() -> Result<Vec<KeyValue>> + Send>;
 
+/// What a write asks about each of its files.
+pub(crate) struct FileHooks {
+    pub(crate) targets: TargetPathFn,
+    /// The hasher of the first file, if its bytes are hashed.
+    pub(crate) hasher: Option<SharedHasher>,
+    /// What the footers have besides.
+    pub(crate) footers: Option<FooterMetadataFn>,
+}
+
+impl FileHooks {
+    pub(crate) fn new(targets: TargetPathFn) -> Self {
+        Self {
+            targets,
+            hasher: None,
+            footers: None,
+        }
+    }
+}
+
 /// Encodes `input` into staged files, each begun for its target. After an error nothing stays staged.
 pub(crate) async fn stage(
-    store: &Store,
-    staging: Staging,
-    plan: WritePlan,
-    input: Box<dyn RecordBatchReader + Send>,
-    targets: TargetPathFn,
-) -> Result<Vec<StagedFile>> {
-    let hooks = FileHooks {
-        targets,
-        hasher: None,
-        footers: None,
-    };
-    stage_with(store, staging, plan, input, hooks).await
-}
-
-/// As [`stage`], with more in the footers of the files.
-pub(crate) async fn stage_with_footers(
-    store: &Store,
-    staging: Staging,
-    plan: WritePlan,
-    input: Box<dyn RecordBatchReader + Send>,
-    targets: TargetPathFn,
-    footers: FooterMetadataFn,
-) -> Result<Vec<StagedFile>> {
-    let hooks = FileHooks {
-        targets,
-        hasher: None,
-        footers: Some(footers),
-    };
-    stage_with(store, staging, plan, input, hooks).await
-}
-
-/// As [`stage`] for one file, whose SHA3-256 is computed by `hasher`.
-pub(crate) async fn stage_with_hasher(
-    store: &Store,
-    staging: Staging,
-    plan: WritePlan,
-    input: Box<dyn RecordBatchReader + Send>,
-    targets: TargetPathFn,
-    hasher: SharedHasher,
-) -> Result<Vec<StagedFile>> {
-    let hooks = FileHooks {
-        targets,
-        hasher: Some(hasher),
-        footers: None,
-    };
-    stage_with(store, staging, plan, input, hooks).await
-}
-
-struct FileHooks {
-    targets: TargetPathFn,
-    /// The hasher of the first file, if its bytes are hashed.
-    hasher: Option<SharedHasher>,
-    footers: Option<FooterMetadataFn>,
-}
-
-async fn stage_with(
     store: &Store,
     staging: Staging,
     plan: WritePlan,
@@ -218,7 +182,7 @@ impl Drop for PendingFiles {
 type SharedPendingFiles = Arc<PendingFiles>;
 
 fn lock_files(files: &SharedPendingFiles) -> MutexGuard<'_, Vec<PendingFile>> {
-    files.files.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&files.files)
 }
 
 /// Opens the files of a write, in order.

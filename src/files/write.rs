@@ -3,16 +3,19 @@
 //! [`write_files`] gives the files that it wrote, in the order of the rows. After an error none of them stays; what
 //! could not be removed is logged. A call that is cancelled removes them in the background, as `super::publish` says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatchReader;
+use bytes::Bytes;
 
 use super::publish::publish_files;
-use super::stage::{FooterMetadataFn, stage_with_footers};
+use super::stage::{FileHooks, FooterMetadataFn, stage};
 use crate::error::Result;
 use crate::parquet::writer::{FileStats, WritePlan};
 use crate::store::Store;
 use crate::store::stage::Staging;
+use crate::store::staged_write::StagedWrite;
+use crate::sync::mutex::lock;
 
 /// A name for a file, relative to the folder of its list, and its path in the store.
 #[derive(Debug, Clone)]
@@ -26,6 +29,8 @@ pub(crate) struct FileName {
 pub(crate) struct WrittenFile {
     pub(crate) name: FileName,
     pub(crate) stats: FileStats,
+    /// Its bytes, if they are so few that they were in memory until they were published.
+    pub(crate) bytes: Option<Bytes>,
 }
 
 /// Encodes `input` into files with names from `new_name`, which gives each name once.
@@ -55,15 +60,16 @@ pub(crate) async fn write_files_with_footers(
         Box::new(move |_| {
             let file = new_name();
             let path = file.path.clone();
-            assigned
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(file);
+            lock(&assigned).push(file);
             path
         })
     };
-    let staged = stage_with_footers(store, staging, plan, input, targets, footers).await?;
-    let names = std::mem::take(&mut *assigned.lock().unwrap_or_else(PoisonError::into_inner));
+    let hooks = FileHooks {
+        footers: Some(footers),
+        ..FileHooks::new(targets)
+    };
+    let staged = stage(store, staging, plan, input, hooks).await?;
+    let names = std::mem::take(&mut *lock(&assigned));
     let paths = names.iter().map(|name| name.path.clone()).collect();
     publish_files(store, &staged, paths).await?;
     let pairs = staged.into_iter().zip(names);
@@ -71,6 +77,10 @@ pub(crate) async fn write_files_with_footers(
         .map(|(file, name)| WrittenFile {
             name,
             stats: file.stats,
+            bytes: match file.staged {
+                StagedWrite::Inline { bytes } => Some(bytes),
+                StagedWrite::Multipart { .. } | StagedWrite::Object { .. } => None,
+            },
         })
         .collect())
 }

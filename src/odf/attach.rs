@@ -283,8 +283,11 @@ fn plan_blocks(
     delay: TimeDelta,
 ) -> Result<Vec<Block>> {
     let mut draft = BlockDraft::new(state.clone());
-    let recorded = state.schema_event.as_ref();
-    let mut recorded = recorded.map(schema::arrow_from_event).transpose()?;
+    let mut recorded = state
+        .schema_event
+        .as_ref()
+        .map(schema::arrow_from_event)
+        .transpose()?;
     let mut noted = match position {
         Position::Version(version) => Some(version),
         Position::Start | Position::Time(_) => None,

@@ -14,7 +14,7 @@
 //! written).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures::{StreamExt, stream};
 use object_store::GetOptions;
@@ -25,6 +25,7 @@ use super::rules::ChainState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{Register, VersionedValue};
+use crate::sync::mutex::lock;
 use crate::table::Table;
 use crate::versions::names::CHAIN_HEAD;
 
@@ -156,7 +157,7 @@ impl Chain {
         let (bytes, _) = get.await.map_err(|e| match e.kind() {
             ErrorKind::NotFound => {
                 let message = format!("block {hash} is missing");
-                Error::new(ErrorKind::BlockCorrupted, message).with_path(&path)
+                Error::block_corrupted(message).with_path(&path)
             }
             _ => e,
         })?;
@@ -165,13 +166,13 @@ impl Chain {
             let message = format!(
                 "block {hash} is not what was written: its bytes have the hash {actual_hash}"
             );
-            return Err(Error::new(ErrorKind::BlockCorrupted, message).with_path(&path));
+            return Err(Error::block_corrupted(message).with_path(&path));
         }
         Block::from_bytes(bytes).map_err(|e| e.with_path(&path))
     }
 
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, ChainCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 
     pub(super) fn cache_block(&self, block: Block) -> Arc<Block> {
@@ -329,7 +330,7 @@ fn check_link(block: &Block, after: Option<&Arc<Block>>) -> Result<()> {
             "block {}: unexpected sequence number {number}",
             block.hash()
         );
-        return Err(Error::new(ErrorKind::BlockCorrupted, message));
+        return Err(Error::block_corrupted(message));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! outcome of moving the head is unknown.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
@@ -34,6 +34,7 @@ use super::slice_columns::schema_to_write;
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::options::WriteOptions;
+use crate::sync::mutex::lock;
 use crate::sync::progress;
 use crate::table::{ScanOptions, scan};
 
@@ -327,7 +328,7 @@ async fn merge_slices(
     let shared_stats = Arc::clone(&slice_stats);
     let counted_rows = stream.into_reader().map(move |batch| {
         let batch = batch?;
-        let mut counted = shared_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = lock(&shared_stats);
         let result = counted.update(&batch);
         result.map_err(|e| ArrowError::ExternalError(Box::new(e)))?;
         Ok(batch)

@@ -359,8 +359,10 @@ impl IngestPlan {
             data = next_data;
         }
         // Times that no block can name are refused with an explicit watermark, too.
-        let latest_event_time = last_slice.map(UncommittedSlice::latest_event_time);
-        let latest_event_time = latest_event_time.transpose()?.flatten();
+        let latest_event_time = last_slice
+            .map(UncommittedSlice::latest_event_time)
+            .transpose()?
+            .flatten();
         let watermark = match options.watermark {
             Some(explicit) => Some(explicit),
             None => data.new_watermark.max(latest_event_time),

@@ -8,7 +8,7 @@
 //! time, unknown operations, corrections that are not pairs, and offsets above the range of Int64. Errors of single
 //! rows come while the rows are read, as [`ArrowError::ExternalError`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
@@ -26,6 +26,7 @@ use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::sync::hash::SharedHasher;
+use crate::sync::mutex::lock;
 use crate::table::align_to_schema;
 
 /// The most rows of a batch that are processed at once.
@@ -157,13 +158,13 @@ pub(super) fn add_system_columns(
     let end_stats = Arc::clone(&stats);
     let batches = aligned_rows.flat_map(split_batch).map(move |batch| {
         let batch = batch?;
-        let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = lock(&stats);
         fill_system_columns(&batch, &system_columns, &file_schema, &mut stats)
             .map_err(external_error)
     });
     // After the last batch comes the error of a correction without its second row.
     let end = std::iter::once(()).filter_map(move |()| {
-        let stats = end_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let stats = lock(&end_stats);
         stats.check_end().err().map(|e| Err(external_error(e)))
     });
     Ok(Box::new(RecordBatchIterator::new(

@@ -7,7 +7,7 @@
 //!
 //! If publishing fails or is cancelled, the staged file is discarded, and the file that may have been published is removed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{Schema, SchemaRef};
@@ -19,7 +19,7 @@ use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{
-    StagedFile, count_rows, discard, open, publish_files, run_blocking, stage_with_hasher,
+    FileHooks, StagedFile, count_rows, discard, open, publish_files, run_blocking, stage,
 };
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::options::WriteOptions;
@@ -28,6 +28,7 @@ use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::store::temp_name::temp_path_in;
 use crate::sync::hash::SharedHasher;
+use crate::sync::mutex::lock;
 use crate::table::format::TableManifest;
 use crate::table::{ExternalFile, Table, external_snapshot};
 
@@ -67,10 +68,7 @@ pub(super) async fn write_slice(
     options: SliceOptions<'_>,
 ) -> Result<Option<UncommittedSlice>> {
     let store = chain.store();
-    let SliceOptions {
-        write_options: options,
-        threads,
-    } = options;
+    let (options, threads) = (options.write_options, options.threads);
     let staging = Staging::new(store, None, options.memory_limit_bytes);
     let identity = PartIdentity {
         write_id: store.clock().new_id(),
@@ -90,20 +88,22 @@ pub(super) async fn write_slice(
     // The bytes of the file are hashed beside the columns of the rows that come after.
     let file_hasher = SharedHasher::new(waiting_bytes);
     write_plan.upload_buffer_bytes = staging.memory_bytes() + 2 * waiting_bytes;
-    lock_stats(&stats).share_lanes(file_hasher.clone());
+    lock(&stats).share_lanes(file_hasher.clone());
     let rows = call_at_end(rows, {
         let file_hasher = file_hasher.clone();
         move || file_hasher.finish_pending()
     });
     // The name is known only when the file is complete.
     let hidden = temp_path_in(store, &chain.path("data"), "slice");
-    let targets = Box::new(move |_| hidden.clone());
-    let rows = count_rows(rows, "write");
-    let files = stage_with_hasher(store, staging, write_plan, rows, targets, file_hasher).await?;
+    let hooks = FileHooks {
+        hasher: Some(file_hasher),
+        ..FileHooks::new(Box::new(move |_| hidden.clone()))
+    };
+    let files = stage(store, staging, write_plan, count_rows(rows, "write"), hooks).await?;
     let Some(file) = files.first() else {
         return Ok(None);
     };
-    let final_stats = std::mem::take(&mut *lock_stats(&stats));
+    let final_stats = std::mem::take(&mut *lock(&stats));
     let (logical_hash, latest_event_time_micros, physical_hash) =
         match finish_hashes(file, final_stats).await {
             Ok(hashes) => hashes,
@@ -138,10 +138,6 @@ async fn finish_hashes(
         .ok_or_else(|| Error::other("internal error: the slice was not hashed"))?;
     let physical_hash = Multihash::new(SHA3_256, &digest);
     Ok((logical_hash, latest_event_time_micros, physical_hash))
-}
-
-fn lock_stats(stats: &Mutex<SliceStats>) -> MutexGuard<'_, SliceStats> {
-    stats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the rows, and calls `on_end` after the last of them.

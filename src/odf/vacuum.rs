@@ -60,8 +60,11 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
         );
         return Err(Error::invalid(message));
     }
-    let folders = FOLDERS.iter().chain(&[REFERENCES]);
-    let folders: Vec<String> = folders.map(|folder| chain.path(folder)).collect();
+    let folders: Vec<String> = FOLDERS
+        .iter()
+        .chain(&[REFERENCES])
+        .map(|folder| chain.path(folder))
+        .collect();
     chain.store().refuse_links(&folders).await?;
     progress::begin_phase("list");
     // A new chain has no cache: only blocks that are in the store now count.

@@ -350,7 +350,6 @@ fn live_mask(column: &ArrayRef, live_offsets: &[i64]) -> Result<BooleanArray> {
 
 /// Returns the offsets of the rows that remain after all operations, in ascending order.
 fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i64>> {
-    let as_other = |e: arrow_schema::ArrowError| Error::from_cause(e);
     let [offset, operation, system_time, _] = vocabulary.names();
     let schema = rows.schema();
     let column_index = |name: &str| crate::parquet::types::index_of(&schema, name);
@@ -365,15 +364,17 @@ fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i
     let fields = data_columns
         .iter()
         .map(|i| SortField::new(schema.field(*i).data_type().clone()));
-    let converter = RowConverter::new(fields.collect()).map_err(as_other)?;
+    let converter = RowConverter::new(fields.collect()).map_err(Error::from_cause)?;
     let columns: Vec<_> = data_columns
         .iter()
         .map(|i| Arc::clone(rows.column(*i)))
         .collect();
-    let keys = converter.convert_columns(&columns).map_err(as_other)?;
+    let keys = converter
+        .convert_columns(&columns)
+        .map_err(Error::from_cause)?;
     let operation_column =
         arrow_cast::cast(rows.column(column_index(operation)?), &DataType::Int32)
-            .map_err(as_other)?;
+            .map_err(Error::from_cause)?;
     let operations = operation_column.as_primitive::<Int32Type>();
     let mut live_rows: HashMap<OwnedRow, Vec<u64>> = HashMap::new();
     let mut is_live = vec![false; rows.num_rows()];
@@ -399,8 +400,8 @@ fn apply_operations(rows: &RecordBatch, vocabulary: &Vocabulary) -> Result<Vec<i
         };
         is_live[usize::try_from(retracted).unwrap_or(usize::MAX)] = false;
     }
-    let offset_column =
-        arrow_cast::cast(rows.column(column_index(offset)?), &DataType::Int64).map_err(as_other)?;
+    let offset_column = arrow_cast::cast(rows.column(column_index(offset)?), &DataType::Int64)
+        .map_err(Error::from_cause)?;
     let offsets = offset_column.as_primitive::<Int64Type>().values().iter();
     let mut live_offsets: Vec<i64> = offsets
         .zip(&is_live)

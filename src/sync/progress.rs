@@ -5,7 +5,9 @@
 //! repeated, such as after a conflict, counts again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::mutex;
 
 /// A total that is not known.
 const UNKNOWN: u64 = u64::MAX;
@@ -115,7 +117,7 @@ impl Progress {
     }
 
     fn lock_phase(&self) -> MutexGuard<'_, String> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.phase)
     }
 }
 

@@ -272,8 +272,9 @@ async fn read_file_entry(
     values: &PartitionValues,
 ) -> Result<DataFile> {
     let with_path = |e: Error| e.with_path(path);
-    let part = open(table.store(), path, TAIL_BYTES).await;
-    let part = part.map_err(|e| with_path(refuse_encrypted(e)))?;
+    let part = open(table.store(), path, TAIL_BYTES)
+        .await
+        .map_err(|e| with_path(refuse_encrypted(e)))?;
     let fields = match_columns(&part.file.schema, columns).map_err(with_path)?;
     let part = with_types_of(part, &fields, columns);
     check_types(&part, columns, &fields).map_err(with_path)?;

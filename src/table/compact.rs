@@ -108,10 +108,14 @@ pub async fn sort(
     let (newest, reader) = open_newest(table, options.timeout).await?;
     let sort_by = find_sort_columns(&reader.columns, &reader.manifest, by)?;
     let data_files = reader.files.iter().map(|listed| &listed.file);
-    let bytes = data_files.clone().map(|file| file.size_bytes);
-    let bytes = bytes.fold(0, u64::saturating_add);
-    let row_count = data_files.clone().map(|file| file.total_rows);
-    let row_count = row_count.fold(0, u64::saturating_add);
+    let bytes = data_files
+        .clone()
+        .map(|file| file.size_bytes)
+        .fold(0, u64::saturating_add);
+    let row_count = data_files
+        .clone()
+        .map(|file| file.total_rows)
+        .fold(0, u64::saturating_add);
     expect_rows_of(&reader, 0..reader.files.len());
     let file_count = bytes.div_ceil(target_bytes).max(1);
     let mut options = options.clone();

@@ -23,6 +23,7 @@ use super::actions::Delete;
 use super::conflicts::NamedColumns;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest, Tombstones};
+use super::object_cache::ObjectCache;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, TombstoneLine, TombstoneScope};
 use super::{Committed, Snapshot, Staged, Table, names};
@@ -55,6 +56,7 @@ pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Res
         filter: Bound::none(),
         named: None,
         finder: RowFinder::default(),
+        cache: Arc::default(),
         tombstones: StagedTombstones::default(),
     };
     let deleted = match run(table, &mut operation, Staged::new(table), timeout).await? {
@@ -104,6 +106,7 @@ struct DeleteWhere<'a> {
     /// The columns when the filter was bound first.
     named: Option<NamedColumns>,
     finder: RowFinder,
+    cache: Arc<ObjectCache>,
     tombstones: StagedTombstones,
 }
 
@@ -148,9 +151,10 @@ impl DeleteWhere<'_> {
             named.check(self.predicate, &filter, &columns)?;
             Ok(Arc::new(filter))
         })?;
-        let reader =
-            SnapshotReader::new(self.table, Arc::clone(manifest), Some(Arc::clone(&filter)))
-                .await?;
+        let cache = Some(Arc::clone(&self.cache));
+        let bound = Some(Arc::clone(&filter));
+        let manifest = Arc::clone(manifest);
+        let reader = SnapshotReader::with_cache(self.table, manifest, bound, cache).await?;
         let key_plan = reader.key_id().and_then(|id| {
             let index = columns.ids.iter().position(|column_id| *column_id == id)?;
             let key = columns.schema.field(index);

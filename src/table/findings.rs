@@ -234,8 +234,10 @@ impl FileMatches {
 
     /// Plans the delete of these rows.
     pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
-        let groups = self.groups.iter();
-        let groups = groups.map(|(group, rows, covers_group)| (*group, rows, *covers_group));
+        let groups = self
+            .groups
+            .iter()
+            .map(|(group, rows, covers_group)| (*group, rows, *covers_group));
         plan_file(file, groups, self.covers_file)
     }
 }
@@ -303,8 +305,10 @@ impl FileRows {
 
     /// Plans the delete of these rows.
     pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
-        let groups = self.groups.iter();
-        let groups = groups.map(|(group, (rows, covers_group))| (*group, &rows.0, *covers_group));
+        let groups = self
+            .groups
+            .iter()
+            .map(|(group, (rows, covers_group))| (*group, &rows.0, *covers_group));
         plan_file(file, groups, self.covers_file)
     }
 }

@@ -218,8 +218,9 @@ async fn read_file(
     import_columns: &[ImportColumn],
 ) -> Result<(DataFile, FileDeletions)> {
     let path = table.path(&file.path);
-    let part = Box::pin(open(table.store(), &path, TAIL_BYTES)).await;
-    let part = part.map_err(refuse_encrypted)?;
+    let part = Box::pin(open(table.store(), &path, TAIL_BYTES))
+        .await
+        .map_err(refuse_encrypted)?;
     let fields = find_columns(&part, columns, import_columns)?;
     let part = with_types_of(part, &fields, columns);
     check_types(&part, columns, &fields)?;

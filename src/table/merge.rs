@@ -27,6 +27,7 @@ use super::delete::StagedTombstones;
 use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
 use super::format::{DataFile, TableManifest};
 use super::merge_rows::{FileOutput, MergeContext, merge_file};
+use super::object_cache::ObjectCache;
 use super::snapshot_file::FileRef;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::Deletions;
@@ -78,6 +79,7 @@ pub async fn merge(
         named: None,
         basis: None,
         files: HashMap::new(),
+        cache: Arc::default(),
         written: None,
         tombstones: StagedTombstones::default(),
     };
@@ -163,6 +165,7 @@ struct Merge<'a> {
     basis: Option<Basis>,
     /// The output of each file that was read, by its path.
     files: HashMap<String, Arc<FileOutput>>,
+    cache: Arc<ObjectCache>,
     written: Option<WrittenRows>,
     tombstones: StagedTombstones,
 }
@@ -261,7 +264,9 @@ impl Merge<'_> {
         }
         self.basis = Some(Basis::new(manifest));
         let filter = context.key_filter.clone();
-        let mut reader = SnapshotReader::new(self.table, Arc::clone(manifest), filter).await?;
+        let cache = Some(Arc::clone(&self.cache));
+        let manifest = Arc::clone(manifest);
+        let mut reader = SnapshotReader::with_cache(self.table, manifest, filter, cache).await?;
         if context.key_filter.is_some() && context.keys.is_empty() {
             reader.files.clear();
         }

@@ -35,3 +35,11 @@ pub fn unpack_message<T: DeserializeOwned>(message: &[u8]) -> Result<T> {
     decoder.read_to_end(&mut json).map_err(|e| invalid(&e))?;
     serde_json::from_slice(&json).map_err(|e| invalid(&e))
 }
+
+/// As [`unpack_message`], for the messages of all tasks.
+pub fn unpack_messages<T: DeserializeOwned>(messages: &[Vec<u8>]) -> Result<Vec<T>> {
+    messages
+        .iter()
+        .map(|message| unpack_message(message))
+        .collect()
+}

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | manifests and lists of files | `format`, `schema`, `column_entries`, `listing`, `segment`, `snapshot_file` |
 //! | deleted rows | `tombstone`, `tombstone_reader`, `tombstone_merge`, `targets` |
+//! | objects that an operation has read | `object_cache` |
 //! | reads | `scan`, `scan_tasks`, `snapshot_reader`, `row_group`, `row_reads`, `page_reads`, `count`, `changes` |
 //! | new rows | `write`, `staged`, `create_with_rows` |
 //! | changed rows | `delete`, `upsert`, `merge`, `merge_rows`, `clauses`, `keys`, `findings`, `conflicts` |
@@ -52,6 +53,7 @@ mod merge;
 mod merge_rows;
 mod messages;
 mod names;
+mod object_cache;
 mod page_reads;
 mod partitions;
 mod references;
@@ -105,11 +107,13 @@ pub use self::import_files::{
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
-pub use self::messages::{pack_message, unpack_message};
+pub use self::messages::{pack_message, unpack_message, unpack_messages};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::rewrite_tasks::{RewrittenGroup, commit_rewrites, plan_rewrites, rewrite_task};
 pub use self::scan::{ScanOptions, scan};
-pub use self::scan_tasks::{TaskSizes, parse_task, split_scan, with_columns_of};
+pub use self::scan_tasks::{
+    TaskSizes, parse_task, split_scan, split_scan_of_files, with_columns_of,
+};
 pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;

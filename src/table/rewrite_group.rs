@@ -150,12 +150,15 @@ impl<'a> RewriteGroup<'a> {
         (paths, files): (Vec<String>, Vec<DataFile>),
     ) -> Self {
         let replaced: HashSet<&str> = paths.iter().map(String::as_str).collect();
-        let sources = planned_on.files.iter().enumerate();
-        let sources = sources.filter(|(_, listed)| replaced.contains(listed.file.path.as_str()));
-        let sources = sources.map(|(index, listed)| {
-            let deletions = planned_on.deletions_of(index).cloned();
-            (listed.file.path.clone(), deletions.unwrap_or_default())
-        });
+        let sources = planned_on
+            .files
+            .iter()
+            .enumerate()
+            .filter(|(_, listed)| replaced.contains(listed.file.path.as_str()))
+            .map(|(index, listed)| {
+                let deletions = planned_on.deletions_of(index).cloned();
+                (listed.file.path.clone(), deletions.unwrap_or_default())
+            });
         let written = WrittenGroup {
             files,
             version: planned_on.manifest.version,
@@ -265,8 +268,11 @@ pub(super) async fn rewrite_rows(
     let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
     let input = transform(input)?;
     let files = upload(table, &reader.manifest, input, options).await?;
-    let before = reader.files.iter().map(|f| f.file.total_rows);
-    let before = before.fold(0, u64::saturating_add);
+    let before = reader
+        .files
+        .iter()
+        .map(|f| f.file.total_rows)
+        .fold(0, u64::saturating_add);
     let after: u64 = files.iter().map(|f| f.total_rows).sum();
     let untouched =
         !reader.has_filter() && (0..reader.files.len()).all(|f| reader.deletions_of(f).is_none());

@@ -105,8 +105,11 @@ pub(super) async fn commit_alone(
 }
 
 async fn remove_files(table: &Table, groups: &VecDeque<RewrittenGroup>) {
-    let paths = groups.iter().flat_map(|group| &group.added);
-    let paths: Vec<String> = paths.map(|file| file.path.clone()).collect();
+    let paths: Vec<String> = groups
+        .iter()
+        .flat_map(|group| &group.added)
+        .map(|file| file.path.clone())
+        .collect();
     remove(table, &paths).await;
 }
 

@@ -134,13 +134,12 @@ pub(crate) fn decode_schema(encoded: &[u8]) -> Result<Schema> {
     if !encoded.starts_with(&ZSTD_MAGIC) {
         return decode_message(encoded);
     }
-    let decode_error = |e: std::io::Error| Error::from_cause(e);
     let mut message = Vec::new();
     zstd::Decoder::new(encoded)
-        .map_err(decode_error)?
+        .map_err(Error::from_cause)?
         .take(MAX_SCHEMA_BYTES + 1)
         .read_to_end(&mut message)
-        .map_err(decode_error)?;
+        .map_err(Error::from_cause)?;
     if message.len() as u64 > MAX_SCHEMA_BYTES {
         let reason = format!("it decompresses to more than {MAX_SCHEMA_BYTES} bytes");
         return Err(Error::other(reason));

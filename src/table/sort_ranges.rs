@@ -56,8 +56,10 @@ impl RangePredicate {
     pub(super) fn new(columns: &TableColumns, by: &[u32], range: SortRange) -> Result<Self> {
         let table_columns = sort_columns(columns, by)?;
         let indices: Vec<usize> = table_columns.iter().map(|column| column.index).collect();
-        let schema = columns.schema.project(&indices);
-        let schema = schema.map_err(Error::from_cause)?;
+        let schema = columns
+            .schema
+            .project(&indices)
+            .map_err(Error::from_cause)?;
         Ok(Self {
             names: schema.fields().iter().map(|f| f.name().clone()).collect(),
             by: (0..indices.len()).map(SortColumn::ascending).collect(),
@@ -97,8 +99,9 @@ impl ForeignPredicate for RangePredicate {
             .collect();
         let batch = by_name.and_then(|indices| rows.project(&indices));
         let keys = SortKeys::new(&self.schema, &self.by)?;
-        let keys = batch.and_then(|batch| keys.convert_batch(&batch));
-        let keys = keys.map_err(Error::from_cause)?;
+        let keys = batch
+            .and_then(|batch| keys.convert_batch(&batch))
+            .map_err(Error::from_cause)?;
         let inside: Vec<bool> = keys.iter().map(|key| self.contains(key.as_ref())).collect();
         Ok(inside.into())
     }
@@ -126,8 +129,10 @@ impl ForeignPredicate for RangePredicate {
         let null = encode(new_null_array(field.data_type(), 1))?;
         let (mins, maxes) = (encode(Arc::clone(min))?, encode(Arc::clone(max))?);
         let takes_nulls = self.overlaps(null.row(0).as_ref(), null.row(0).as_ref());
-        let null_counts = bounds.null_counts.column_by_name(name);
-        let null_counts = null_counts.map(|counts| counts.as_primitive::<UInt64Type>());
+        let null_counts = bounds
+            .null_counts
+            .column_by_name(name)
+            .map(|counts| counts.as_primitive::<UInt64Type>());
         let may_have_null =
             |at| null_counts.is_none_or(|counts| counts.is_null(at) || counts.value(at) > 0);
         let may_hold = (0..count).map(|at| {

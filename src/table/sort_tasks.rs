@@ -10,7 +10,7 @@
 //! of the runs, so the sort is stable.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Filter;
 use crate::files::{BoxedReader, SortKeys, TableColumns, sort_batches};
 use crate::sync::in_place::in_place;
+use crate::sync::mutex::lock;
 
 /// The most keys that a task of the first round reports, and the most bytes of one: any bytes part the keys.
 const MAX_SAMPLES: usize = 4096;
@@ -125,7 +126,7 @@ pub async fn sort_task(
     };
     let files = rewrite_rows(table, &reader, &unsorted, sort).await?;
     let sources = reader.files.iter().map(|listed| listed.file.path.clone());
-    let samples = std::mem::take(&mut *samples.lock().unwrap_or_else(PoisonError::into_inner));
+    let samples = std::mem::take(&mut *lock(&samples));
     Ok(SortTaskResult {
         version,
         commit_id,
@@ -148,7 +149,7 @@ fn sample_batches(
             let first = keys.convert_batch(&batch.slice(0, 1))?;
             let key = first.row(0).as_ref().to_vec();
             let begin = key[..key.len().min(MAX_SAMPLE_BYTES)].to_vec();
-            let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut samples = lock(&samples);
             samples.push(Sample {
                 key: Base64(begin.into()),
                 rows: batch.num_rows() as u64,

@@ -157,8 +157,10 @@ impl<'a> FileIndex<'a> {
                 Some(listed) => (None, Some((listed, positions))),
                 None => (None, None),
             };
-            let targets = few_files.into_iter().flatten();
-            let targets = targets.filter(|(at, _)| positions.0.contains(**at));
+            let targets = few_files
+                .into_iter()
+                .flatten()
+                .filter(|(at, _)| positions.0.contains(**at));
             let few_targets = few_positions.into_iter().flat_map(|(listed, positions)| {
                 let positions = positions.0.iter();
                 positions.filter_map(|at| listed.get(&at))

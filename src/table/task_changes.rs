@@ -89,8 +89,11 @@ pub async fn find_upserts(
 ) -> Result<TaskChange> {
     let columns = TableColumns::from_manifest(&source)?;
     let positions = resolve_match_columns(on, &source, &columns)?;
-    let names = positions.iter().map(|at| columns.schema.field(*at).name());
-    let names: Vec<String> = names.cloned().collect();
+    let names: Vec<String> = positions
+        .iter()
+        .map(|at| columns.schema.field(*at).name())
+        .cloned()
+        .collect();
     let mut keys = KeySet::new(&columns, &positions)?;
     let options = ScanOptions {
         columns: Some(names),

@@ -18,23 +18,24 @@ use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
 use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
 use super::format::{DataFile, TableManifest};
 use super::spark_fields::describe_stored;
-use super::{Committed, Snapshot, Table, names};
+use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, Result};
 use crate::files::expr::Statistics;
 use crate::files::types::keeps_values;
 use crate::files::{
     FileName, SortColumn, TableColumns, WrittenFile, count_rows, sort_batches, write_files,
 };
+use crate::parquet::nested::contains_type;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::sync::in_place::in_place;
-use crate::versions::commit::commit_onto;
+use crate::versions::commit::commit_written;
 use crate::versions::{
     Ancestor, Change, CommitError, CommitOutcome, OnVersion, RequiredVersion,
-    check_required_version, commit_batched, find_replay, remove,
+    check_required_version, commit_batched, find_replay,
 };
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
@@ -89,6 +90,9 @@ pub async fn write(
     }
     let aligned = align_to_schema(input, &TableColumns::from_manifest(&base)?.schema)?;
     let files = upload(table, &base, aligned, options).await?;
+    let mut staged = Staged::new(table);
+    staged.add(files.iter().map(|f| f.path.clone()));
+    staged.remove_on_drop();
     // After a long upload the snapshot is hardly the newest any more.
     let is_fresh = clock.monotonic() < read_at + MAX_SNAPSHOT_AGE;
     let current = if is_fresh {
@@ -96,23 +100,16 @@ pub async fn write(
     } else {
         Box::pin(newest_after(table, &base)).await
     };
-    let result = match current {
-        Ok(current) => {
-            let versions = (base.version, current);
-            commit_files(table, &files, versions, new_columns, options).await
+    let current = match current {
+        Ok(current) => current,
+        Err(e) => {
+            let error = CommitError::NotCommitted(e);
+            staged.end(&error).await;
+            return Err(error.into());
         }
-        Err(e) => Err(CommitError::NotCommitted(e)),
     };
-    // If the outcome is unknown the files stay: a vacuum removes them if they were not committed.
-    let unused = match &result {
-        Ok(committed) => committed.replayed,
-        Err(e) => e.allows_removal(),
-    };
-    if unused {
-        let paths: Vec<String> = files.iter().map(|f| f.path.clone()).collect();
-        remove(table, &paths).await;
-    }
-    let committed = result?;
+    let versions = (base.version, current);
+    let committed = commit_files(table, (&files, staged), versions, new_columns, options).await?;
     let added = if committed.replayed {
         Vec::new()
     } else {
@@ -130,23 +127,23 @@ async fn newest_after(table: &Table, base: &TableManifest) -> Result<Snapshot> {
 }
 
 /// Commits uploaded files, written for the columns of `base_version` and `new_columns`. The snapshot is that of this
-/// version or of a later one.
+/// version or of a later one. The files, which are staged, are removed if no commit names them.
 async fn commit_files(
     table: &Table,
-    files: &[DataFile],
+    (files, staged): (&[DataFile], Staged),
     (base_version, snapshot): (u64, Snapshot),
     new_columns: Option<NewColumns>,
     options: &TableWriteOptions,
 ) -> CommitOutcome<Committed> {
     let ancestor = Ancestor::of(&*snapshot.manifest);
-    let commit_change = async |change: &dyn Change<TableManifest>, snapshot, ancestor| {
+    let commit_change = async |change: &dyn Change<TableManifest>, staged, snapshot, ancestor| {
         let version = options.if_version.as_ref();
         let change = OnVersion {
             change,
             version,
             ancestor,
         };
-        commit_onto(table, &change, Some(snapshot), options.timeout).await
+        commit_written(table, &change, staged, Some(snapshot), options.timeout).await
     };
     let (files, idempotency_key) = (files.to_vec(), options.idempotency_key.clone());
     if options.overwrite {
@@ -155,7 +152,7 @@ async fn commit_files(
             base_version,
             idempotency_key,
         };
-        return commit_change(&change, snapshot, ancestor).await;
+        return commit_change(&change, staged, snapshot, ancestor).await;
     }
     let append = Append {
         files,
@@ -166,10 +163,13 @@ async fn commit_files(
     match new_columns {
         Some(columns) => {
             let change = AppendWithColumns { append, columns };
-            commit_change(&change, snapshot, ancestor).await
+            commit_change(&change, staged, snapshot, ancestor).await
         }
-        None if is_alone => commit_change(&append, snapshot, ancestor).await,
-        None => commit_batched(table, (append, ancestor), Some(snapshot), options.timeout).await,
+        None if is_alone => commit_change(&append, staged, snapshot, ancestor).await,
+        None => {
+            let (change, timeout) = ((append, ancestor), options.timeout);
+            commit_batched(table, change, staged, Some(snapshot), timeout).await
+        }
     }
 }
 
@@ -183,7 +183,8 @@ fn without_untyped(
     let is_new = |field: &FieldRef| schema.index_of(field.name()).is_err();
     let is_kept = |field: &FieldRef| *field.data_type() != DataType::Null || !is_new(field);
     let mut kept_fields = input_schema.fields().iter().filter(|field| is_kept(field));
-    if let Some(field) = kept_fields.find(|field| is_new(field) && has_untyped(field.data_type())) {
+    let has_untyped = |field: &FieldRef| contains_type(field.data_type(), DataType::is_null);
+    if let Some(field) = kept_fields.find(|field| is_new(field) && has_untyped(field)) {
         let message = format!(
             "the new column {:?} is of type {}, of which the type of some values is not known; cast it",
             field.name(),
@@ -206,22 +207,6 @@ fn without_untyped(
         batches,
         Arc::new(projected),
     )))
-}
-
-/// Whether values at some depth have the type null.
-fn has_untyped(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Null => true,
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => has_untyped(field.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_untyped(field.data_type())),
-        DataType::Dictionary(_, values) => has_untyped(values),
-        _ => false,
-    }
 }
 
 /// Refuses an idempotency key that is empty or too long to be stored in manifests.
@@ -293,7 +278,7 @@ pub(super) async fn upload(
 }
 
 fn build_data_file(file: WrittenFile, stored_schema: &SchemaRef, ids: &[u32]) -> DataFile {
-    let WrittenFile { name, stats } = file;
+    let WrittenFile { name, stats, .. } = file;
     let bounds = Statistics::from_footer(&stats.footer, stored_schema, ids);
     DataFile {
         path: name.name,

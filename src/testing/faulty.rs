@@ -6,7 +6,7 @@
 //! [`FaultyStore::with_conditions`].
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream};
@@ -21,6 +21,7 @@ use object_store::{
 
 use crate::store::memory::MemoryStore;
 use crate::store::{Condition, ConditionSupport, ConditionalStore, OpenUpload, UploadedPart};
+use crate::sync::mutex::lock;
 
 /// When a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ impl FaultyStore {
 
     /// Sets the fault, or removes it, and counts requests from 0 again. Removes a hook.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         *state = FaultState {
             fault,
             ..FaultState::default()
@@ -121,7 +122,7 @@ impl FaultyStore {
     /// Calls `hook` between the effect of the request with number `request`, counted from 0 from now on, and its answer.
     /// Removes a fault.
     pub fn interrupt(&self, request: usize, hook: impl FnOnce() + Send + 'static) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         *state = FaultState {
             hook: Some((request, Box::new(hook))),
             ..FaultState::default()
@@ -135,7 +136,7 @@ impl FaultyStore {
         kind: FaultKind,
         hook: impl FnOnce() + Send + 'static,
     ) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         *state = FaultState {
             hook: Some((request, Box::new(hook))),
             fault: Some(Fault {
@@ -150,15 +151,12 @@ impl FaultyStore {
 
     /// The number of requests since a fault or a hook was last set.
     pub fn requests(&self) -> usize {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .requests
+        lock(&self.state).requests
     }
 
     /// Counts a request and returns its fault and its hook.
     fn next_fault(&self) -> (Option<Fault>, Option<Hook>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let number = state.requests;
         state.requests += 1;
         let hook = state.hook.take_if(|(at, _)| *at == number);

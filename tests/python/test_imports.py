@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+import pds.table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,6 +147,15 @@ assert issubclass(pds.PartCorrupted, parquet.DatasetIncomplete)
 assert issubclass(pds.DatasetIncomplete, parquet.DatasetIncomplete)
 """
     subprocess.run([sys.executable, "-c", f"import sys\n{program}"], check=True)
+
+
+def test_a_package_has_its_names_and_no_others() -> None:
+    """Each is looked up in a module when it is first used."""
+    names = {name: getattr(pds.table, name).__name__ for name in dir(pds.table)}
+    assert names == {name: name for name in pds.table.__all__}
+    assert vars(pds.table).keys() >= names.keys()
+    with pytest.raises(AttributeError, match=r"module 'pds\.table' has no attribute 'nothing'"):
+        _ = pds.table.nothing
 
 
 def test_all_errors_have_one_base_class() -> None:

@@ -12,7 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
-    for folder, pattern in (("src", "*.rs"), ("python/src", "*.rs"), ("python/pds", "*.py"))
+    for folder, pattern in (
+        ("src", "*.rs"),
+        ("python/src", "*.rs"),
+        ("python/pds", "*.py"),
+        ("tests/rust", "*.rs"),
+        ("fuzz/src", "*.rs"),
+    )
     for path in (ROOT / folder).rglob(pattern)
 )
 

@@ -117,7 +117,7 @@ fn circles_are_found() {
         });
         entries.collect::<BTreeMap<String, BTreeSet<String>>>()
     };
-    let found = circles(&uses(&[
+    let all = circles(&uses(&[
         ("a", &["b"]),
         ("b", &["c"]),
         ("c", &["a", "d"]),
@@ -125,7 +125,7 @@ fn circles_are_found() {
         ("e", &["d"]),
         ("f", &["a"]),
     ]));
-    assert_eq!(found, ["a b c", "d e"]);
+    assert_eq!(all, ["a b c", "d e"]);
     assert!(circles(&uses(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])])).is_empty());
 }
 

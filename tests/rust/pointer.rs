@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pds::ErrorKind;
 use pds::table::Table;
+use pds::table::actions::create;
 use pds::table::format::CommitId;
 use pds::testing::{
     Fault, FaultKind, FaultTiming, FaultyStore, commit_after, faulty_memory, test_store,
@@ -13,7 +14,7 @@ use pds::versions::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::versions::remove_versions;
 use pds::versions::vacuum::vacuum;
 
-use super::tables::{append, create_table, upload};
+use super::tables::{append, create_table, new_table, upload};
 
 fn table(objects: &Arc<FaultyStore>) -> Table {
     Table::new(test_store(objects, true), "lake/events").unwrap()
@@ -121,17 +122,17 @@ async fn a_write_of_a_removed_table_is_not_committed_to_the_next_one() {
     let version = ours.newest().await.unwrap().manifest.version;
     let late = append(upload(&ours, version).await, version);
     remove_versions(&table(&objects)).await.unwrap();
-    let again = create_table(test_store(&objects, true)).await;
+    let next = create_table(test_store(&objects, true)).await;
     let error = commit(&table(&objects), &late, DEFAULT_TIMEOUT).await;
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TransactionExpired, "{error}");
     assert!(error.message().contains("created again"), "{error}");
-    assert_eq!(again.newest().await.unwrap().manifest.version, 1);
+    assert_eq!(next.newest().await.unwrap().manifest.version, 1);
     // A snapshot that is older than the write is no other table.
-    let old = again.newest().await.unwrap();
-    let version = commit_one(&again).await;
-    let change = append(upload(&again, version).await, version);
-    let committed = commit_after(&again, &change, old, DEFAULT_TIMEOUT).await;
+    let old = next.newest().await.unwrap();
+    let version = commit_one(&next).await;
+    let change = append(upload(&next, version).await, version);
+    let committed = commit_after(&next, &change, old, DEFAULT_TIMEOUT).await;
     assert_eq!(committed.unwrap().version, version + 1);
 }
 
@@ -183,6 +184,35 @@ async fn a_removal_beside_one_who_opens_leaves_no_pointer() {
         let left = store.list("lake").await.unwrap();
         assert!(left.is_empty(), "{request}: {left:?}");
     }
+}
+
+/// A table is removed between two requests of its creation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_removal_beside_one_who_creates_leaves_no_pointer() {
+    for request in 0..30 {
+        let objects = faulty_memory();
+        let removing = table(&objects);
+        objects.interrupt(request, move || {
+            let runtime = tokio::runtime::Handle::current();
+            let work = std::thread::spawn(move || runtime.block_on(remove_versions(&removing)));
+            // There may be nothing to remove yet.
+            let _ = work.join().unwrap();
+        });
+        let created = create(&table(&objects), new_table()).await;
+        if objects.requests() <= request {
+            assert!(request > 8, "a creation takes only {request} requests");
+            return;
+        }
+        let opened = table(&objects).newest().await;
+        let Err(error) = opened else {
+            assert!(created.is_ok(), "{request}: {created:?}");
+            continue;
+        };
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{request}: {error}");
+        let left = test_store(&objects, true).list("lake").await.unwrap();
+        assert!(left.is_empty(), "{request}: {left:?}");
+    }
+    panic!("a creation takes more than 30 requests");
 }
 
 #[tokio::test]

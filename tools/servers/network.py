@@ -33,15 +33,6 @@ class Proxy:
         for stream in ("upstream", "downstream"):
             self.toxic("bandwidth", stream=stream, rate=mib_per_second * 1024)
 
-    def stalls(self, share: float = 1.0) -> None:
-        """Holds requests back and keeps their connections open."""
-        self.toxic("timeout", stream="upstream", share=share, timeout=0)
-
-    def heals(self) -> None:
-        """Takes all toxics away."""
-        for toxic in self.api.call("GET", f"/proxies/{self.name}/toxics"):
-            self.api.call("DELETE", f"/proxies/{self.name}/toxics/{toxic['name']}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Toxiproxy:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pds.cli.codes import OK
 from pds.cli.output import print_fields, to_text
-from pds.cli.parts import list_run_files, list_slices
+from pds.cli.stored_files import list_run_files, list_slices
 from pds.cli.thing import PART_FILE, Thing
 from pds.defaults import RETENTION
 from pds.errors import InvalidInput, VersionExpired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pds.by_url import Entry, find_kind
+from pds.by_url import Entry
 from pds.by_url import list as list_entries
 from pds.cli.codes import OK
 from pds.cli.folders import has_something, list_contents
@@ -14,6 +14,7 @@ from pds.cli.thing import Thing, to_pipeline_version
 from pds.errors import (
     NotFound,
 )
+from pds.kinds import find_kind
 from pds.store import Store
 from pds.urls import join_url
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pds.cli.codes import OK
 from pds.cli.names import parse_names
 from pds.cli.output import print_batches, print_rows
-from pds.cli.parts import RUN_COLUMNS, SLICE_COLUMNS, list_run_files, list_slices
+from pds.cli.stored_files import RUN_COLUMNS, SLICE_COLUMNS, list_run_files, list_slices
 from pds.cli.thing import Thing, to_pipeline_version, to_version
-from pds.errors import (
-    InvalidInput,
-)
+from pds.errors import InvalidInput
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
 
 def show_columns(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print the columns."""
-    _, names, _ = _open_rows(args, options)
-    rows = [(field.name, str(field.type), field.nullable) for field in names]
+    schema, _ = _open_rows(args, options)
+    rows = [(field.name, str(field.type), field.nullable) for field in schema]
     print_rows(["name", "type", "nullable"], rows, args.output)
     return OK
 
@@ -53,16 +51,16 @@ def show_files(args: argparse.Namespace, options: dict[str, object]) -> int:
 
 def scan(args: argparse.Namespace, options: dict[str, object]) -> int:
     """Print rows."""
-    _, schema, read = _open_rows(args, options)
+    schema, read = _open_rows(args, options)
     columns = parse_names("--columns", args.columns)
     names = columns if columns is not None else schema.names
-    print_batches(names, _limited(read(columns), args.limit), args.output)
+    print_batches(names, _limit_rows(read(columns), args.limit), args.output)
     return OK
 
 
 def _open_rows(
     args: argparse.Namespace, options: dict[str, object]
-) -> tuple[Thing, pa.Schema, Callable[[list[str] | None], Iterable[pa.RecordBatch]]]:
+) -> tuple[pa.Schema, Callable[[list[str] | None], Iterable[pa.RecordBatch]]]:
     """The rows of a thing: their columns, and how they are read."""
     thing = Thing(args, options)
     where, as_of, limit = getattr(args, "where", None), args.as_of, getattr(args, "limit", None)
@@ -70,25 +68,25 @@ def _open_rows(
         raise thing.refuse("has no stages")
     if thing.kind == "table":
         table = thing.table(as_of)
-        return thing, table.schema, lambda columns: table.scan(columns, where=where, limit=limit).to_reader()
+        return table.schema, lambda columns: table.scan(columns, where=where, limit=limit).to_reader()
     if thing.kind == "pipeline":
         rows = _open_stage(thing, args.stage, as_of)
         if where is not None:
             raise thing.refuse("has no filters; read it with Python")
-        return thing, rows.schema, lambda columns: _select(rows, columns)
+        return rows.schema, lambda columns: _select(rows, columns)
     if thing.kind == "chain":
         chain, at = thing.chain(), None if as_of is None else to_version(as_of, (), 0)
         if isinstance(at, int):
             raise InvalidInput("a chain is read at a time with a time zone, or at the hash of a block")
         schema = chain.scan(as_of=at).schema
-        return thing, schema, lambda columns: chain.scan(columns, where=where, as_of=at).to_reader()
+        return schema, lambda columns: chain.scan(columns, where=where, as_of=at).to_reader()
     thing.refuse_versions(as_of)
     datasets, path = thing.datasets(), thing.path
     schema = datasets.scan_dataset(path).schema
-    return thing, schema, lambda columns: datasets.scan_dataset(path, columns=columns, where=where)
+    return schema, lambda columns: datasets.scan_dataset(path, columns=columns, where=where)
 
 
-def _open_stage(thing: Thing, stage: str | None, as_of: str | None) -> Any:  # noqa: ANN401 the rows of a stage
+def _open_stage(thing: Thing, stage: str | None, as_of: str | None) -> PipelineRows:
     pipeline = thing.pipeline()
     version = pipeline.as_of(to_pipeline_version(as_of, pipeline))
     if stage is None:
@@ -106,7 +104,7 @@ def _select(rows: PipelineRows, columns: list[str] | None) -> Iterable[pa.Record
     return rows.to_reader() if columns is None else (batch.select(columns) for batch in rows.to_reader())
 
 
-def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterable[pa.RecordBatch]:
+def _limit_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterable[pa.RecordBatch]:
     if limit is None:
         yield from batches
         return

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from pds import ParquetDatasetStore, errors
-from pds.by_url import find_kind
 from pds.cli.codes import FAILED, OK
 from pds.cli.consent import require_consent, to_age
 from pds.cli.folders import check_deletion, has_something, is_left_by_writers
@@ -17,6 +16,7 @@ from pds.cli.output import print_error, print_line
 from pds.cli.progress import choose_progress
 from pds.doctor import judge, probe
 from pds.errors import InvalidInput, NotFound, VerificationFailed
+from pds.kinds import find_kind
 from pds.odf import Dataset
 from pds.paths import normalize_folder_path
 from pds.urls import join_url, normalize_url

@@ -6,9 +6,10 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from pds.by_url import find_kind, open_parent
+from pds.by_url import open_parent
 from pds.dataset import ParquetDatasetStore
 from pds.errors import InvalidInput, NotFound
+from pds.kinds import find_kind
 from pds.odf import Dataset
 from pds.producers.pipeline import Pipeline
 from pds.table.table import Table

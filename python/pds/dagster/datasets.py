@@ -40,11 +40,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from dagster import IOManager, MetadataValue
 
 from pds import ParquetDatasetStore, errors
-from pds.arguments import read_stream
 from pds.dagster.arrow import InputType, check_columns, make_table_schema
 from pds.dagster.names import INTENT, escape, get_path, join
 from pds.errors import AlreadyExists, InvalidInput, InvalidType, NotFound, RemoteStoreError
 from pds.frames import to_pandas
+from pds.streams import read_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

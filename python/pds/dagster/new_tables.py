@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pds import Store, Table
-from pds.arguments import read_stream
 from pds.errors import AlreadyExists, CommitConflict
+from pds.streams import read_stream
 from pds.table.existing import check_is_no_dataset
 from pds.table.results import CommitResult
 

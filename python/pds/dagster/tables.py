@@ -10,7 +10,6 @@ from dagster import ConfigurableIOManager, DataVersion
 from pydantic import Field
 
 from pds import Table
-from pds.arguments import arrow_stream, is_in_memory
 from pds.dagster.arrow import FRAMES, InputType, check_columns, make_table_schema
 from pds.dagster.names import get_path, join
 from pds.dagster.new_tables import create_table
@@ -19,6 +18,7 @@ from pds.dagster.runs import check_has_partitions, find_step_context, make_idemp
 from pds.dagster.settings import StoreSettings
 from pds.dagster.table_options import TableOptions
 from pds.errors import InvalidType, VersionExpired
+from pds.streams import arrow_stream, is_in_memory
 from pds.table.existing import find_table
 from pds.table.options import NewRows, NewTable
 from pds.urls import join_url

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.arguments import check_column_names
-from pds.by_url import find_kind, open_parent
+from pds.by_url import open_parent
 from pds.errors import DatasetIncomplete, InvalidInput, InvalidPath, NotFound
+from pds.kinds import find_kind
 from pds.manifest import DatasetManifest
 from pds.predicate import to_predicate
 from pds.store import native_handle
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pds.odf.scan import Scan
     from pds.predicate import Predicate
     from pds.store import CredentialProvider, Store
-    from pds.table.scan import Source
+    from pds.table.scan import Source, TableScan
 
     Where = str | pc.Expression
 
@@ -141,19 +142,11 @@ class ChainSource(Snapshot):
         self._dataset, self._block = dataset, scan._block  # noqa: SLF001 of the package
         self._location, self._handle = dataset._location, scan._handle  # noqa: SLF001 of the package
 
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        where: Where | None = None,
-        limit: int | None = None,
-        use_stats: bool = True,
-    ) -> Scan:
-        """Return a scan, as `Table.scan` does. Where a vacuum removed a slice, its reads raise VersionExpired."""
+    def _adapt_scan(self, scan: TableScan) -> Scan:
+        """Return a scan whose reads raise VersionExpired where a vacuum removed a slice."""
         from pds.odf.scan import Scan  # noqa: PLC0415 few need it
 
-        rows = super().scan(columns, where=where, limit=limit, use_stats=use_stats)
-        return Scan(self._dataset._handle, self._block, rows)  # noqa: SLF001 of the package
+        return Scan(self._dataset._handle, self._block, scan)  # noqa: SLF001 of the package
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ChainSource, (self._dataset, self._block)

@@ -6,15 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from pds import _pds
-from pds.arguments import (
-    ArrowStream,
-    check_column_names,
-    check_schema,
-    read_stream,
-    require_schema,
-    require_text,
-    require_timedelta,
-)
+from pds.arguments import check_column_names, check_schema, require_schema, require_text, require_timedelta
 from pds.defaults import COMMIT_TIMEOUT_SECONDS, RETENTION
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType, NotFound, VerificationFailed
@@ -27,6 +19,7 @@ from pds.odf.results import CompactResult, IngestResult, VacuumResult, VerifyRes
 from pds.odf.scan import Scan, checking_slices
 from pds.predicate import to_predicate
 from pds.progress import reported
+from pds.streams import ArrowStream, read_stream
 from pds.table.checks import check_limit, check_size, to_micros
 from pds.table.location import TableLocation
 from pds.table.scan import TableScan

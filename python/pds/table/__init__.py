@@ -29,8 +29,9 @@ __all__ = [
     "list_tables",
 ]
 
-import importlib
 from typing import TYPE_CHECKING
+
+from pds.lazy_names import import_name
 
 if TYPE_CHECKING:
     from pds.table.charts import Chart
@@ -73,11 +74,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'pds.table' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    return import_name(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from pds.arguments import check_schema, replace_views
+from pds.arguments import check_schema
+from pds.streams import replace_views
 from pds.table.checks import check_idempotency_key, check_version
 
 if TYPE_CHECKING:

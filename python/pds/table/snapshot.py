@@ -190,7 +190,12 @@ class Snapshot(Summarized):
         """
         prunes = require_bool("use_stats", use_stats)
         names, predicate = self._check_selection(columns, where)
-        return TableScan(self._handle, names, predicate, check_limit(limit), use_stats=prunes, path=self.path)
+        scan = TableScan(self._handle, names, predicate, check_limit(limit), use_stats=prunes, path=self.path)
+        return self._adapt_scan(scan)
+
+    def _adapt_scan(self, scan: TableScan) -> TableScan:
+        """Return what `scan` returns, for rows that have reads of their own."""
+        return scan
 
     def _check_selection(
         self, columns: Sequence[str] | None, where: Where | None

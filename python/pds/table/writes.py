@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, Self
 import pyarrow as pa
 
 from pds import _pds
-from pds.arguments import ArrowStream, check_schema_mode, is_in_memory, read_stream
+from pds.arguments import check_schema_mode
 from pds.flags import require_bool
 from pds.inputs import read_rows
 from pds.predicate import Predicate, to_predicate
 from pds.progress import reported
+from pds.streams import ArrowStream, is_in_memory, read_stream
 from pds.table.checks import check_idempotency_key, check_names
 from pds.table.export_calls import export_committed
 from pds.table.merge import Merge

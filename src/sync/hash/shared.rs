@@ -1,8 +1,9 @@
 //! A stream whose bytes another thread hashes in its free lanes, along with its own streams.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Sha3, update_all};
+use crate::sync::mutex;
 
 /// The hash of a stream, shared by the thread that appends its bytes and a thread that has free lanes.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ impl SharedHasher {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, SharedHasherState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.state)
     }
 
     /// Appends bytes to the stream. They wait for a lane if they fit into the limit, else they are hashed at once.

@@ -58,7 +58,7 @@ const LATE_WINDOW: Duration = Duration::from_secs(14);
 struct Event {
     /// None for a delete.
     rows: Option<usize>,
-    began_at: usize,
+    begun_at: usize,
     acknowledged_at: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ impl WriteLedger {
         self.now += 1;
         self.events.push(Event {
             rows,
-            began_at: self.now,
+            begun_at: self.now,
             acknowledged_at: None,
         });
         self.events.len() - 1
@@ -94,7 +94,7 @@ impl WriteLedger {
                     .events
                     .iter()
                     .filter(|other| other.acknowledged_at.is_some());
-                !others.any(|other| other.began_at > acknowledged_at)
+                !others.any(|other| other.begun_at > acknowledged_at)
             })
         };
         self.events
@@ -329,8 +329,8 @@ const CRASHES: FaultRates = FaultRates {
     has_pauses: false,
 };
 
-/// A stream ends with an error rather than a mixture, a reader gives up when it is overtaken again
-/// and again, and a writer that was stopped for long is told so.
+/// A stream ends with an error rather than a mixture, a reader gives up when it is overtaken in every
+/// attempt, and a writer that was stopped for long is told so.
 const CONFLICT_ERRORS: &[ErrorKind] = &[ErrorKind::DatasetIncomplete, ErrorKind::Fenced];
 const FAULT_ERRORS: &[ErrorKind] = &[
     ErrorKind::DatasetIncomplete,

@@ -53,7 +53,7 @@ const SHORT_LISTS: ListingLimits = ListingLimits {
 enum Role {
     /// Appends without a key: what is not acknowledged is not repeated.
     Appender,
-    /// Appends with a key, again and again until it is acknowledged.
+    /// Appends with a key, once more after each failure until it is acknowledged.
     IdempotentAppender,
     Compactor,
     Vacuum,

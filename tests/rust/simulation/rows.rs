@@ -242,14 +242,7 @@ impl Actor {
                 let all = 0..=i64::from(SHARED_KEYS) - 1;
                 let (number, keys) = self.begin_write(|_| self.random_keys(all));
                 let replace_target = ReplaceTarget::MatchingKeys(None);
-                let result = replace_rows(
-                    table,
-                    rows(number, &keys),
-                    &replace_target,
-                    &write_options(number),
-                )
-                .await;
-                self.record_outcome(number, result.map(|(committed, _)| committed.version))
+                self.replace(number, &keys, &replace_target).await
             }
             Role::Overwriter => {
                 let first = self.draw(SHARED_KEYS - 5);
@@ -257,14 +250,7 @@ impl Actor {
                 let (number, keys) = self.begin_write(|_| self.random_keys(first..=first + 5));
                 let replace_target =
                     ReplaceTarget::Predicate(self.record_predicate(&predicate).as_str().into());
-                let result = replace_rows(
-                    table,
-                    rows(number, &keys),
-                    &replace_target,
-                    &write_options(number),
-                )
-                .await;
-                self.record_outcome(number, result.map(|(committed, _)| committed.version))
+                self.replace(number, &keys, &replace_target).await
             }
             Role::Merger => {
                 let all = 0..=i64::from(SHARED_KEYS) - 1;
@@ -321,6 +307,12 @@ impl Actor {
             }
             Role::Reader => self.read().await,
         }
+    }
+
+    async fn replace(&self, number: i64, keys: &[i64], target: &ReplaceTarget) -> Result<()> {
+        let (input, options) = (rows(number, keys), write_options(number));
+        let replaced = replace_rows(&self.table, input, target, &options).await;
+        self.record_outcome(number, replaced.map(|(committed, _)| committed.version))
     }
 
     /// Adds a column of nulls, or drops the last one that was added.
@@ -600,7 +592,7 @@ async fn check_changes(
         }
     }
     let mut stream = scan_changes(table, Arc::clone(before), Arc::clone(after), None).unwrap();
-    let mut told: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+    let mut changes: BTreeMap<(i64, i64), i64> = BTreeMap::new();
     while let Some(batch) = stream.next().await {
         let batch = batch.unwrap();
         let numbers = |name: &str| {
@@ -613,12 +605,12 @@ async fn check_changes(
             .as_string::<i32>();
         for ((id, write), kind) in numbers("id").into_iter().zip(numbers("write")).zip(kinds) {
             let sign = if kind == Some("insert") { 1 } else { -1 };
-            *told.entry((id, write)).or_default() += sign;
+            *changes.entry((id, write)).or_default() += sign;
         }
     }
     expected.retain(|_, count| *count != 0);
-    told.retain(|_, count| *count != 0);
-    assert_eq!(told, expected, "changes of version {}", after.version);
+    changes.retain(|_, count| *count != 0);
+    assert_eq!(changes, expected, "changes of version {}", after.version);
 }
 
 fn expect_allowed(error: &Error) {
