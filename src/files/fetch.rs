@@ -28,6 +28,8 @@ const MAX_PAGE_WASTE_BYTES: u64 = 16 << 10;
 const MAX_WASTE_BYTES_PER_RANGE: u64 = 64 << 10;
 /// The greatest length of one request. Longer ranges are fetched by several at once.
 const FETCH_BYTES: u64 = 8 << 20;
+/// The widest gap between ranges of a local file that are read at once: so many bytes cost about as much as a call.
+const MAX_LOCAL_GAP_BYTES: u64 = 8 << 10;
 /// Number of concurrent requests.
 pub(crate) const CONCURRENT_FETCHES: usize = 8;
 
@@ -57,10 +59,10 @@ impl OpenPart {
             return projection.iter().map(fetch_alone).collect();
         };
         let tail_start = self.file.length - tail.len() as u64;
-        let column_ranges = projection
+        let column_ranges: Vec<Vec<Range<u64>>> = projection
             .iter()
-            .map(|root| self.column_ranges(group, *root, rows));
-        let column_ranges: Vec<Vec<Range<u64>>> = column_ranges.collect();
+            .map(|root| self.column_ranges(group, *root, rows))
+            .collect();
         let mut needed_ranges: Vec<Range<u64>> = column_ranges.iter().flatten().cloned().collect();
         needed_ranges.retain(|r| r.start < tail_start || r.end > self.file.length);
         needed_ranges.sort_by_key(|r| r.start);
@@ -158,14 +160,15 @@ impl OpenPart {
         let PartSource::Local(file) = &self.source else {
             return None;
         };
-        let read = || {
+        let ranges = join_near(self.column_ranges(group, root, rows));
+        let read = file.read_all(&ranges);
+        Some(read.map(|read| {
             let mut chunks = Chunks::new();
-            for range in self.column_ranges(group, root, rows) {
-                chunks.push(range.start, file.read(&range)?);
+            for (range, bytes) in ranges.iter().zip(read) {
+                chunks.push(range.start, bytes);
             }
-            Ok(chunks)
-        };
-        Some(read())
+            chunks
+        }))
     }
 
     /// What the requests for these ranges cost, in bytes that could be fetched instead; nothing if they are at hand.
@@ -194,11 +197,14 @@ impl OpenPart {
                 _ => requests.push(range),
             }
         }
-        let reads = requests.into_iter().map(|range| async move {
-            let bytes = self.read_range(store, range.clone()).await?;
-            Ok::<_, Error>((range.start, bytes))
-        });
-        let reads: Vec<_> = reads.map(FutureExt::boxed).collect();
+        let reads: Vec<_> = requests
+            .into_iter()
+            .map(|range| async move {
+                let bytes = self.read_range(store, range.clone()).await?;
+                Ok::<_, Error>((range.start, bytes))
+            })
+            .map(FutureExt::boxed)
+            .collect();
         let mut fetched = stream::iter(reads).buffered(CONCURRENT_FETCHES);
         let mut chunks = Chunks::new();
         while let Some((start, bytes)) = fetched.try_next().await? {
@@ -281,6 +287,20 @@ fn coalesce(ranges: Vec<Range<u64>>, min_budget_bytes: u64) -> Vec<Range<u64>> {
     coalesced
 }
 
+/// Joins ranges of a local file, sorted by start, within [`MAX_LOCAL_GAP_BYTES`].
+fn join_near(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(MAX_LOCAL_GAP_BYTES) => {
+                last.end = last.end.max(range.end);
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
 fn split_range(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, end) = (range.start, range.end);
     let request_count = (end - start).div_ceil(FETCH_BYTES).max(1);
@@ -312,6 +332,20 @@ mod tests {
         assert_eq!(coalesce(small_with_gap.clone(), 0), small_with_gap);
         assert_eq!(coalesce(small_with_gap, 1000), vec![0..3000]);
         assert_eq!(coalesce(vec![0..5, 5..9], 0), vec![0..9]);
+    }
+
+    #[test]
+    fn a_local_file_is_read_across_narrow_gaps() {
+        let gap = MAX_LOCAL_GAP_BYTES;
+        let ranges = vec![
+            0..10,
+            10..20,
+            20 + gap..30 + gap,
+            31 + 2 * gap..40 + 2 * gap,
+        ];
+        let joined = join_near(ranges);
+        assert_eq!(joined, [0..30 + gap, 31 + 2 * gap..40 + 2 * gap]);
+        assert!(join_near(Vec::new()).is_empty());
     }
 
     #[test]

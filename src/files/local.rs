@@ -56,15 +56,27 @@ impl LocalFile {
 
     /// Reads a range of bytes; [`ErrorKind::Conflict`] if the file was replaced and its descriptor was not kept.
     pub(super) fn read(&self, range: &Range<u64>) -> Result<Bytes> {
+        self.with_file(|file| self.read_from(file, range))
+    }
+
+    /// As [`Self::read`], of several ranges; the file is opened once.
+    pub(super) fn read_all(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.with_file(|file| {
+            let read = ranges.iter().map(|range| self.read_from(file, range));
+            read.collect()
+        })
+    }
+
+    fn with_file<T>(&self, read: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         if let Some(cached) = &self.cached {
-            return self.read_from(&cached.0, range);
+            return read(&cached.0);
         }
         let (file, meta) = open_file(&self.store, &self.path)?;
         if meta.e_tag != self.version {
             let message = format!("{:?} was replaced while it was read", self.path);
             return Err(Error::new(ErrorKind::Conflict, message).with_path(&self.path));
         }
-        self.read_from(&file, range)
+        read(&file)
     }
 
     fn read_from(&self, file: &File, range: &Range<u64>) -> Result<Bytes> {
@@ -80,6 +92,7 @@ impl LocalFile {
                 .with_path(&self.path)
                 .with_source(e)
         })?;
+        self.store.count_read_bytes(range.end - range.start);
         Ok(bytes.into())
     }
 }

@@ -56,6 +56,24 @@ pub(crate) async fn open_with_indexes(
     }
 }
 
+/// Opens an object of which all bytes are at hand: none of them is requested.
+pub(crate) async fn open_bytes(path: &str, bytes: Bytes) -> Result<OpenPart> {
+    let (tail, length) = (bytes.clone(), bytes.len() as u64);
+    match run_blocking(move || ParquetFile::open(&tail, length)).await? {
+        FileOpenResult::NeedTail(_) => {
+            Err(Error::new(ErrorKind::PartCorrupted, "the footer is incomplete").with_path(path))
+        }
+        FileOpenResult::Ready(file) => Ok(OpenPart {
+            path: path.to_owned(),
+            file: *file,
+            source: PartSource::Store {
+                e_tag: None,
+                tail: bytes,
+            },
+        }),
+    }
+}
+
 impl OpenPart {
     /// The same part with `file` as its description, such as one with other columns.
     pub(crate) fn with_file(&self, file: ParquetFile) -> Self {

@@ -10,7 +10,9 @@ use arrow_array::{
     RecordBatchIterator, StringArray, StructArray, TimestampMicrosecondArray, UInt64Array,
     new_null_array,
 };
+use arrow_cast::cast;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use object_store::{GetOptions, PutMode};
 use pds::parquet::options::WriteOptions;
 use pds::run::{KeyColumn, KeyRange, KeySelection, RunOptions, RunReader, SortedRun, write_run};
 use pds::store::Store;
@@ -58,7 +60,7 @@ fn long_text(number: i64) -> String {
     )
 }
 
-const TYPES: [(&str, Values); 9] = [
+const TYPES: [(&str, Values); 11] = [
     ("integers", |n| {
         Arc::new(Int64Array::from(non_null(n, |n| {
             (n - 1000) * 1_000_000_007
@@ -98,6 +100,15 @@ const TYPES: [(&str, Values); 9] = [
     ("times", |n| {
         let values = non_null(n, |n| n * 86_400_000_001 - 9_000_000_000_000);
         Arc::new(TimestampMicrosecondArray::from(values).with_timezone("Europe/Vienna"))
+    }),
+    ("views", |n| {
+        let texts = StringArray::from(non_null(n, |n| format!("{n:04} is the number")));
+        cast(&texts, &DataType::Utf8View).unwrap()
+    }),
+    ("dictionaries", |n| {
+        let texts = StringArray::from(non_null(n, |n| format!("{n:04}")));
+        let key = Box::new(DataType::Int32);
+        cast(&texts, &DataType::Dictionary(key, Box::new(DataType::Utf8))).unwrap()
     }),
 ];
 
@@ -221,7 +232,7 @@ impl Case {
         read(&self.reader(), selection, &[0, 2]).await.unwrap()
     }
 
-    /// The rows whose numbers are wanted.
+    /// The rows whose numbers are selected.
     fn expected(&self, is_wanted: impl Fn(i64) -> bool) -> Vec<i64> {
         let rows = (0..).zip(&self.numbers).filter(|(_, n)| is_wanted(**n));
         rows.map(|(row, _)| row).collect()
@@ -248,15 +259,16 @@ async fn check(values: Values, name: &str) {
         );
         let mut random = StdRng::seed_from_u64(9);
         for count in [0, 1, 1, 3, 40, 1000] {
-            let wanted: BTreeSet<i64> = (0..count).map(|_| random.random_range(0..KEYS)).collect();
-            let mut keys: Vec<i64> = wanted.iter().copied().collect();
+            let selected: BTreeSet<i64> =
+                (0..count).map(|_| random.random_range(0..KEYS)).collect();
+            let mut keys: Vec<i64> = selected.iter().copied().collect();
             keys.rotate_left(count / 2);
             let selection = KeySelection::Keys(vec![(case.values)(&keys)]);
-            let expected = case.expected(|n| wanted.contains(&n));
+            let expected = case.expected(|n| selected.contains(&n));
             assert_eq!(
                 case.rows(&selection).await,
                 expected,
-                "{name} {descending} {wanted:?}"
+                "{name} {descending} {selected:?}"
             );
         }
         for _ in 0..8 {
@@ -342,25 +354,29 @@ async fn the_first_columns_of_a_key_are_enough() {
         |numbers: &[i64]| -> ArrayRef { Arc::new(StringArray::from(non_null(numbers, long_text))) };
     let numbers =
         |numbers: &[i64]| -> ArrayRef { Arc::new(Int64Array::from(non_null(numbers, |n| n))) };
-    for wanted in [vec![0], vec![7], vec![63, 5, 199], vec![500]] {
-        let selection = KeySelection::Keys(vec![texts(&wanted)]);
-        let found = read(&reader, &selection, &[2]).await.unwrap();
-        assert_eq!(found, expected(&|a, _| wanted.contains(&a)), "{wanted:?}");
+    for selected in [vec![0], vec![7], vec![63, 5, 199], vec![500]] {
+        let selection = KeySelection::Keys(vec![texts(&selected)]);
+        let result = read(&reader, &selection, &[2]).await.unwrap();
+        assert_eq!(
+            result,
+            expected(&|a, _| selected.contains(&a)),
+            "{selected:?}"
+        );
     }
     for (a, b) in [(0, 0), (0, 96), (63, 1), (63, 95), (120, 0), (199, 96)] {
         let key = vec![texts(&[a]), numbers(&[b])];
-        let found = read(&reader, &KeySelection::Keys(key.clone()), &[2])
+        let result = read(&reader, &KeySelection::Keys(key.clone()), &[2])
             .await
             .unwrap();
-        assert_eq!(found, expected(&|x, y| (x, y) == (a, b)), "{a} {b}");
+        assert_eq!(result, expected(&|x, y| (x, y) == (a, b)), "{a} {b}");
         let selection = KeySelection::Ranges(vec![KeyRange {
             from: Some(key),
             to: None,
         }]);
-        let found = read(&reader, &selection, &[2]).await.unwrap();
+        let result = read(&reader, &selection, &[2]).await.unwrap();
         // Of a descending column nulls, which are 0 here, are last.
         assert_eq!(
-            found,
+            result,
             expected(&|x, y| x > a || x == a && y <= b),
             "from {a} {b}"
         );
@@ -425,10 +441,10 @@ async fn scattered_keys_are_read_together() {
         let reader = numbered(&store).await;
         let mut random = StdRng::seed_from_u64(3);
         for count in [1, 30, 400, 3, 60, 400, 5000] {
-            let wanted: BTreeSet<i64> = (0..count)
+            let selected: BTreeSet<i64> = (0..count)
                 .map(|_| random.random_range(0..410_000))
                 .collect();
-            let keys = Int64Array::from_iter_values(wanted.iter().copied());
+            let keys = Int64Array::from_iter_values(selected.iter().copied());
             let selection = KeySelection::Keys(vec![Arc::new(keys)]);
             for columns in [&[0, 1][..], &[0], &[1]] {
                 let (memory_bytes, mut texts, mut rows) =
@@ -448,7 +464,7 @@ async fn scattered_keys_are_read_together() {
                         }
                     }
                 }
-                let expected = wanted.iter().copied().filter(|n| *n < 400_000);
+                let expected = selected.iter().copied().filter(|n| *n < 400_000);
                 let expected: Vec<i64> = expected.collect();
                 if columns.contains(&0) {
                     assert_eq!(rows, expected);
@@ -459,6 +475,151 @@ async fn scattered_keys_are_read_together() {
                 }
             }
         }
+    }
+}
+
+fn numbers(keys: impl IntoIterator<Item = i64>) -> KeySelection {
+    KeySelection::Keys(vec![Arc::new(Int64Array::from_iter_values(keys))])
+}
+
+#[tokio::test]
+async fn lookups_of_other_keys_share_the_blocks_that_were_read() {
+    let memory = faulty_memory();
+    let reader = numbered(&test_store(&memory, true)).await;
+    // Blocks 1 to 3 are one range.
+    let keys = [1030, 2050, 3100];
+    assert_eq!(read(&reader, &numbers(keys), &[0, 1]).await.unwrap(), keys);
+    let before = memory.requests();
+    for keys in [
+        vec![2051],
+        vec![3073, 3074],
+        vec![1100, 2100],
+        vec![2047, 3999],
+    ] {
+        let rows = read(&reader, &numbers(keys.clone()), &[0, 1]).await;
+        assert_eq!(rows.unwrap(), keys);
+    }
+    assert_eq!(memory.requests(), before);
+    // Block 4 is read, the one before it is not.
+    let keys = [3500, 4100];
+    assert_eq!(read(&reader, &numbers(keys), &[0, 1]).await.unwrap(), keys);
+    assert!(memory.requests() > before);
+}
+
+/// A run of 72 blocks with texts of 2,600 characters, in three files.
+async fn wide(store: &Store) -> RunReader {
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("row", DataType::Int64, false),
+        Field::new("text", DataType::Utf8, false),
+        Field::new("noise", DataType::Utf8, false),
+    ]));
+    let mut random = StdRng::seed_from_u64(4);
+    let of_batches = Arc::clone(&schema);
+    let batches = (0..72).map(move |block| {
+        let rows = block * 1024..(block + 1) * 1024;
+        let texts = rows.clone().map(|_| "long ".repeat(520));
+        let noise = rows
+            .clone()
+            .map(|_| format!("{:x}", random.random::<u128>()));
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from_iter_values(rows)),
+            Arc::new(StringArray::from_iter_values(texts)),
+            Arc::new(StringArray::from_iter_values(noise)),
+        ];
+        RecordBatch::try_new(Arc::clone(&of_batches), columns)
+    });
+    let key = [KeyColumn {
+        name: "row".to_owned(),
+        descending: false,
+    }];
+    let input = Box::new(RecordBatchIterator::new(batches, Arc::clone(&schema)));
+    let write_options = WriteOptions::new("zstd", None, None, None, None).unwrap();
+    let run = write_run(store, input, &key, &RunOptions::new(write_options), names())
+        .await
+        .unwrap()
+        .run;
+    assert!(run.files.len() > 1);
+    RunReader::new(store, "runs", &schema, &key, run).unwrap()
+}
+
+/// A lookup that reads more than what is kept leaves what others have read.
+#[tokio::test]
+async fn a_lookup_of_much_leaves_what_is_kept() {
+    let memory = faulty_memory();
+    let reader = wide(&test_store(&memory, true)).await;
+    let few = [5, 2 * 1024 + 7, 70 * 1024 + 9];
+    let rows = async || read(&reader, &numbers(few), &[0, 1, 2]).await.unwrap();
+    assert_eq!(rows().await, few);
+    let before = memory.requests();
+    assert_eq!(rows().await, few);
+    assert_eq!(memory.requests(), before);
+    // Some 96 MB in 35 blocks, none of which is next to another one, so that each is a range of its own.
+    let many: Vec<i64> = (0..35).map(|block| (2 * block + 1) * 1024 + 3).collect();
+    let selection = numbers(many.clone());
+    assert_eq!(read(&reader, &selection, &[0, 1, 2]).await.unwrap(), many);
+    let after = memory.requests();
+    assert!(after > before);
+    assert_eq!(rows().await, few);
+    assert_eq!(memory.requests(), after);
+}
+
+/// A run of 100 rows, whose keys are their numbers, in one small file.
+async fn few(store: &Store) -> (SchemaRef, [KeyColumn; 1], SortedRun) {
+    let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("row", DataType::Int64, false)]));
+    let key = [KeyColumn {
+        name: "row".to_owned(),
+        descending: false,
+    }];
+    let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![rows]);
+    let input = Box::new(RecordBatchIterator::new([batch], Arc::clone(&schema)));
+    let options = RunOptions {
+        keeps_small_files: true,
+        ..options(1024, 5000)
+    };
+    let written = write_run(store, input, &key, &options, names()).await;
+    (schema, key, written.unwrap().run)
+}
+
+#[tokio::test]
+async fn a_small_run_takes_one_request_and_none_where_it_was_written() {
+    let memory = faulty_memory();
+    let writer = test_store(&memory, true);
+    let (schema, key, run) = few(&writer).await;
+    for (store, requests) in [(writer, 0), (test_store(&memory, true), 1)] {
+        let reader = RunReader::new(&store, "runs", &schema, &key, run.clone()).unwrap();
+        let before = memory.requests();
+        let rows = read(&reader, &numbers([5, 70]), &[0]).await.unwrap();
+        assert_eq!(rows, [5, 70]);
+        let rows = read(&reader, &KeySelection::All, &[0]).await.unwrap();
+        assert_eq!(rows, (0..100).collect::<Vec<_>>());
+        assert_eq!(memory.requests() - before, requests);
+    }
+}
+
+/// What the process that wrote a run keeps of it is not what others read.
+#[tokio::test]
+async fn a_small_run_that_was_damaged_is_refused_elsewhere() {
+    let memory = faulty_memory();
+    let writer = test_store(&memory, true);
+    let (schema, key, run) = few(&writer).await;
+    let path = format!("runs/{}", run.files[0].name);
+    let (whole, _) = writer.get(&path, GetOptions::default()).await.unwrap();
+    // In a page, and in the footer.
+    for position in [40, whole.len() - 30] {
+        let mut damaged = whole.to_vec();
+        damaged[position] ^= 0x55;
+        let put = writer.put(&path, damaged.into(), PutMode::Overwrite);
+        put.await.unwrap();
+        let other = test_store(&memory, true);
+        let reader = RunReader::new(&other, "runs", &schema, &key, run.clone()).unwrap();
+        let error = read(&reader, &KeySelection::All, &[0]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PartCorrupted, "{error}");
+        let put = writer.put(&path, whole.clone(), PutMode::Overwrite);
+        put.await.unwrap();
+        // The error is not kept.
+        let rows = read(&reader, &numbers([7]), &[0]).await.unwrap();
+        assert_eq!(rows, [7]);
     }
 }
 

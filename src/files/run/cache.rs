@@ -1,43 +1,60 @@
 //! What a process keeps of the runs in a store: lookups come back to the same pages, and files never change.
 //!
 //! Kept are the footers of files with their key indexes, of object stores page indexes and small files as a whole, too;
-//! and the decoded columns of pages that lookups have read: an update reads the same pages for the old rows, for the rows
-//! of its next stage, and often in the update after it. What was used least recently goes. Local files are not kept open,
-//! since each holds a descriptor: one whose version is still the same is not parsed again.
+//! and the decoded columns of pages that lookups have read: an update reads the same pages for the old rows, for the
+//! rows of its next stage, and often in the update after it. They are kept by blocks of the key index, so that lookups
+//! of other keys share them. What was used least recently goes. So a lookup that reads more than there is room for puts
+//! nothing there: all would go that others come back to, and its own first pages before it reads them once more.
+//!
+//! Of small files that an update wrote to an object store the bytes are kept, too: the next update looks up its keys in
+//! them, or merges them with what it adds. Rebuilds and checks read the store ([`forget`]).
+//!
+//! Local files are not kept open, since each holds a descriptor: one whose version is still the same is not parsed again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::ArrayRef;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::index::{Blocks, KeyIndex};
 use super::keys::CutKeys;
+use super::pieces::RunPiece;
 use super::{KEY_INDEX, RunFile};
-use crate::error::Result;
-use crate::files::{OpenPart, RowGroupSelection, open_with_indexes};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::{OpenPart, RowGroupSelection, open_bytes, open_with_indexes};
 use crate::parquet::arrays::slice_arrays;
+use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::narrow::copy_rows;
 use crate::parquet::page_selection::RowSelection;
 use crate::parquet::row_ranges::RowRanges;
 use crate::store::{Store, path};
+use crate::sync::mutex::lock;
 
 /// The most bytes that all open files take.
 const FILE_BYTES: usize = 64 << 20;
+/// The most bytes that all files take that were written and not opened since.
+const WRITTEN_BYTES: usize = 16 << 20;
+/// How many files are opened ahead at once.
+const OPENED_AHEAD: usize = 32;
 /// The most bytes that all decoded columns take.
-const COLUMN_BYTES: usize = 64 << 20;
+pub(super) const COLUMN_BYTES: usize = 64 << 20;
 /// Of a longer range of rows, columns are not kept: it is read in sequence.
 const MAX_ROWS: usize = 1 << 16;
 
 /// The path of a file, a row group and a field in it, and its first row and the number of rows.
-type ColumnKey = (String, usize, usize, usize, usize);
-type Column = Vec<ArrayRef>;
+type ColumnKey = (Arc<str>, usize, usize, usize, usize);
+/// A column of some rows; several arrays where one cannot hold the values.
+pub(super) type Column = Vec<ArrayRef>;
 
 /// What is kept of the runs in a store.
 #[derive(Debug)]
 struct RunCache {
     files: Mutex<Cache<String, IndexedPart>>,
+    /// The bytes of files that were written, until they are opened.
+    written: Mutex<Cache<String, Bytes>>,
     columns: Mutex<Cache<ColumnKey, Column>>,
 }
 
@@ -45,6 +62,7 @@ impl Default for RunCache {
     fn default() -> Self {
         Self {
             files: Mutex::new(Cache::new(FILE_BYTES)),
+            written: Mutex::new(Cache::new(WRITTEN_BYTES)),
             columns: Mutex::new(Cache::new(COLUMN_BYTES)),
         }
     }
@@ -109,6 +127,16 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
         }
     }
 
+    /// Removes the values of which the key is not to be kept.
+    fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
+        let bytes = &mut self.bytes;
+        self.entries.retain(|key, entry| {
+            let is_kept = is_kept(key);
+            *bytes -= if is_kept { 0 } else { entry.bytes };
+            is_kept
+        });
+    }
+
     /// Removes the quarter that was used least recently, and more if that is not enough.
     fn shrink(&mut self) {
         let mut uses: Vec<u64> = self.entries.values().map(|entry| entry.used).collect();
@@ -127,14 +155,12 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A file of a run, and what was parsed of its key index.
 #[derive(Debug, Clone)]
 pub(super) struct IndexedPart {
     pub(super) part: Arc<OpenPart>,
+    /// The path of the file.
+    pub(super) path: Arc<str>,
     /// By the number of columns of the key that are compared.
     blocks: Arc<Mutex<HashMap<usize, Arc<Blocks>>>>,
 }
@@ -142,6 +168,7 @@ pub(super) struct IndexedPart {
 impl IndexedPart {
     fn new(part: OpenPart) -> Self {
         Self {
+            path: part.path.as_str().into(),
             part: Arc::new(part),
             blocks: Arc::default(),
         }
@@ -192,106 +219,202 @@ pub(super) async fn open_cached(
     if let Some(current) = current {
         return Ok(current);
     }
-    let opened = open_with_indexes(store, &file_path, file.footer_size, file.index_size).await?;
+    let written = lock(&cache.written).get(&file_path);
+    let opened = match written {
+        Some(bytes) => open_bytes(&file_path, bytes).await?,
+        // One request for all of it is sooner done than one for its end and another one for pages.
+        None if file.size_bytes <= TAIL_BYTES => {
+            open_with_indexes(store, &file_path, file.size_bytes, 0).await?
+        }
+        None => open_with_indexes(store, &file_path, file.footer_size, file.index_size).await?,
+    };
     let opened = IndexedPart::new(opened);
     let to_cache = IndexedPart {
         part: opened.part.without_descriptor(),
         ..opened.clone()
     };
     let bytes = to_cache.memory_bytes();
+    lock(&cache.written).remove(&file_path);
     lock(&cache.files).insert(file_path, to_cache, bytes);
     Ok(opened)
 }
 
-/// Opens the files anew the next time: one was replaced, is gone, or was damaged on its way.
-pub(super) fn forget(store: &Store, folder: &str, files: &[RunFile]) {
+/// Opens files at once that lookups would open one after the other. A file that is missing or damaged is left to the
+/// lookup that needs it, if there is one.
+pub(crate) async fn open_ahead(folder: &str, files: Vec<(Store, RunFile)>) -> Result<()> {
+    let opens = files.into_iter().map(|(store, file)| async move {
+        match open_cached(&store, folder, &file).await {
+            Err(e) if !concerns_file(&e) => Err(e),
+            _ => Ok(()),
+        }
+    });
+    // A Vec, because the future of the iterator itself would not be Send.
+    let opens: Vec<_> = opens.collect();
+    let opens = stream::iter(opens).buffer_unordered(OPENED_AHEAD);
+    opens.try_collect::<()>().await
+}
+
+/// Whether an error of a read says nothing of other files.
+pub(crate) fn concerns_file(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted)
+}
+
+/// Keeps the bytes of a file that was written, if it is small and in an object store: its name is not used again.
+pub(super) fn keep_written(store: &Store, file_path: &str, bytes: Bytes) {
+    if store.local().is_some() || bytes.len() as u64 > TAIL_BYTES {
+        return;
+    }
+    let (cache, size) = (RunCache::of(store), bytes.len());
+    lock(&cache.written).insert(file_path.to_owned(), bytes, size);
+}
+
+/// Reads the files anew the next time: one was replaced, is gone, or was damaged on its way; or they are checked.
+pub(crate) fn forget(store: &Store, folder: &str, files: &[RunFile]) {
     let cache = RunCache::of(store);
-    let mut kept = lock(&cache.files);
-    for file in files {
-        kept.remove(&path::join(folder, &file.name));
+    let paths = files.iter().map(|file| path::join(folder, &file.name));
+    let paths: HashSet<String> = paths.collect();
+    for file_path in &paths {
+        lock(&cache.files).remove(file_path);
+        lock(&cache.written).remove(file_path);
+    }
+    lock(&cache.columns).retain(|(file_path, ..)| !paths.contains(&**file_path));
+}
+
+/// The columns of a piece: those that are kept, and those that are left to read.
+pub(super) struct PieceColumns {
+    cache: Arc<RunCache>,
+    piece: RunPiece,
+    /// For each cell the columns of the projection, where they are kept.
+    kept: Vec<Vec<Option<Column>>>,
+    /// The cells that lack a column.
+    incomplete: Vec<usize>,
+    /// What is left to read: the columns that a cell lacks, of all cells that lack one.
+    missing: Option<RowGroupSelection>,
+}
+
+impl PieceColumns {
+    /// Looks up what is kept of a piece.
+    pub(super) fn new(store: &Store, mut piece: RunPiece) -> Self {
+        piece.is_kept &= piece.cells.iter().all(|cell| cell.len() <= MAX_ROWS);
+        let cache = RunCache::of(store);
+        let projection = Arc::clone(&piece.selection.projection);
+        let kept: Vec<Vec<Option<Column>>> = {
+            let mut columns = lock(&cache.columns);
+            let cells = 0..piece.cells.len();
+            let of_cell = |cell: usize| {
+                let keys = projection.iter().map(|root| key(&piece, cell, *root));
+                keys.map(|key| columns.get(&key)).collect()
+            };
+            cells.map(of_cell).collect()
+        };
+        let incomplete: Vec<usize> = (0..kept.len())
+            .filter(|cell| kept[*cell].iter().any(Option::is_none))
+            .collect();
+        let is_lacking = |column: usize| {
+            let mut cells = incomplete.iter();
+            cells.any(|cell| kept[*cell][column].is_none())
+        };
+        let lacking: Arc<[usize]> = projection
+            .iter()
+            .enumerate()
+            .filter(|(column, _)| is_lacking(*column))
+            .map(|(_, root)| *root)
+            .collect();
+        let missing = (!incomplete.is_empty()).then(|| RowGroupSelection {
+            projection: lacking,
+            rows: piece.selection.rows.as_ref().map(|selection| RowSelection {
+                rows: RowRanges::covering(incomplete.iter().map(|at| piece.cells[*at].clone())),
+                ..selection.clone()
+            }),
+            ..piece.selection.clone()
+        });
+        Self {
+            cache,
+            piece,
+            kept,
+            incomplete,
+            missing,
+        }
+    }
+
+    /// What is left to read; `None` if all columns are kept.
+    pub(super) fn missing(&self) -> Option<&RowGroupSelection> {
+        self.missing.as_ref()
+    }
+
+    /// The columns of the projection, with those that were left to read: of each cell with the number of its rows, or of
+    /// all rows at once.
+    pub(super) fn complete(
+        mut self,
+        mut fresh: HashMap<usize, Column>,
+    ) -> Result<Vec<(usize, Vec<Column>)>> {
+        let projection = Arc::clone(&self.piece.selection.projection);
+        if let Some(missing) = self.missing.take() {
+            let is_whole = self.incomplete.len() == self.piece.cells.len()
+                && missing.projection.len() == projection.len();
+            if self.piece.is_kept || !is_whole {
+                self.cut(&missing, &fresh)?;
+            }
+            if is_whole {
+                let columns = projection
+                    .iter()
+                    .map(|root| fresh.remove(root).unwrap_or_default())
+                    .collect();
+                return Ok(vec![(self.piece.num_rows(), columns)]);
+            }
+        }
+        let cells = self.piece.cells.iter().zip(self.kept);
+        Ok(cells
+            .map(|(cell, columns)| {
+                let columns = columns.into_iter().map(Option::unwrap_or_default);
+                (cell.len(), columns.collect())
+            })
+            .collect())
+    }
+
+    /// Cuts what was read into the columns that cells lack, and keeps copies of these.
+    fn cut(&mut self, read: &RowGroupSelection, fresh: &HashMap<usize, Column>) -> Result<()> {
+        let piece = &self.piece;
+        let rows = match &read.rows {
+            Some(selection) => selection.rows.clone(),
+            None => RowRanges::covering(piece.cells.iter().cloned()),
+        };
+        let mut to_keep = Vec::new();
+        for at in &self.incomplete {
+            let cell = &piece.cells[*at];
+            let positions = rows.positions_of(&RowRanges::single(cell.clone()));
+            let position = positions.first().cloned().unwrap_or_default();
+            for (root, column) in piece.selection.projection.iter().zip(&mut self.kept[*at]) {
+                let (Some(arrays), None) = (fresh.get(root), &column) else {
+                    continue;
+                };
+                let mut own = slice_arrays(arrays.clone(), &position);
+                // So that a cell that is kept keeps no rows of others in memory.
+                if piece.is_kept && rows.num_rows() > cell.len() {
+                    let copies = own.iter().map(|array| copy_rows(array, 0, array.len()));
+                    own = copies.collect::<Result<_>>()?;
+                }
+                if piece.is_kept {
+                    to_keep.push((key(piece, *at, *root), own.clone()));
+                }
+                *column = Some(own);
+            }
+        }
+        let mut columns = lock(&self.cache.columns);
+        for (key, column) in to_keep {
+            let sizes = column.iter().map(|array| array.get_array_memory_size());
+            let bytes = sizes.sum();
+            columns.insert(key, column, bytes);
+        }
+        Ok(())
     }
 }
 
-/// The columns of some rows of a row group, range by range: those that are kept, and the others by `read`.
-pub(super) async fn read_through<F>(
-    store: &Store,
-    piece: RowGroupSelection,
-    ranges: &[Range<usize>],
-    read: impl FnOnce(RowGroupSelection) -> F,
-) -> Result<Vec<HashMap<usize, Column>>>
-where
-    F: Future<Output = Result<HashMap<usize, Column>>>,
-{
-    let is_kept = ranges.iter().all(|range| range.len() <= MAX_ROWS);
-    let cache = RunCache::of(store);
-    let (file, group) = (piece.part.path.clone(), piece.index);
-    let key =
-        |root: usize, range: &Range<usize>| (file.clone(), group, root, range.start, range.len());
-    let mut columns = vec![HashMap::new(); ranges.len()];
-    if is_kept {
-        let mut kept = lock(&cache.columns);
-        for (columns, range) in columns.iter_mut().zip(ranges) {
-            let of_range = piece.projection.iter();
-            columns
-                .extend(of_range.filter_map(|root| Some((*root, kept.get(&key(*root, range))?))));
-        }
-    }
-    let is_missing = |root: &&usize| columns.iter().any(|kept| !kept.contains_key(root));
-    let missing: Arc<[usize]> = piece
-        .projection
-        .iter()
-        .filter(is_missing)
-        .copied()
-        .collect();
-    let lacks_some = |at: &usize| missing.iter().any(|root| !columns[*at].contains_key(root));
-    let incomplete: Vec<usize> = (0..ranges.len()).filter(lacks_some).collect();
-    if incomplete.is_empty() {
-        return Ok(columns);
-    }
-    let rows = piece.rows.as_ref().map(|selection| RowSelection {
-        rows: RowRanges::covering(incomplete.iter().map(|at| ranges[*at].clone())),
-        ..selection.clone()
-    });
-    let fresh = read(RowGroupSelection {
-        projection: missing,
-        rows,
-        ..piece
-    })
-    .await?;
-    for (root, arrays) in &fresh {
-        for (at, mut column) in incomplete.iter().zip(cut(arrays, ranges, &incomplete)) {
-            // So that a range that is kept keeps no rows of others in memory.
-            if is_kept && incomplete.len() > 1 {
-                let copies = column.iter().map(|a| copy_rows(a, 0, a.len()));
-                column = copies.collect::<Result<_>>()?;
-            }
-            columns[*at].insert(*root, column);
-        }
-    }
-    if is_kept {
-        let mut kept = lock(&cache.columns);
-        for at in incomplete {
-            for (root, column) in columns[at]
-                .iter()
-                .filter(|(root, _)| fresh.contains_key(root))
-            {
-                let bytes = column.iter().map(|array| array.get_array_memory_size());
-                kept.insert(key(*root, &ranges[at]), column.clone(), bytes.sum());
-            }
-        }
-    }
-    Ok(columns)
-}
-
-/// Cuts the arrays of some of the ranges, one after the other, into those of each.
-fn cut(arrays: &[ArrayRef], ranges: &[Range<usize>], of: &[usize]) -> Vec<Column> {
-    let mut begin = 0;
-    let parts = of.iter().map(|at| {
-        let rows = begin..begin + ranges[*at].len();
-        begin = rows.end;
-        slice_arrays(arrays.to_vec(), &rows)
-    });
-    parts.collect()
+/// What a column of a cell is kept by.
+fn key(piece: &RunPiece, cell: usize, root: usize) -> ColumnKey {
+    let cell = &piece.cells[cell];
+    let path = Arc::clone(&piece.path);
+    (path, piece.selection.index, root, cell.start, cell.len())
 }
 
 #[cfg(test)]
@@ -313,5 +436,9 @@ mod tests {
         cache.insert(0, 0, 10);
         cache.insert(0, 1, 20);
         assert_eq!((cache.get(&0), cache.bytes), (Some(1), 20));
+        cache.insert(1, 1, 30);
+        cache.retain(|key| *key == 0);
+        assert_eq!((cache.get(&0), cache.get(&1)), (Some(1), None));
+        assert_eq!(cache.bytes, 20);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use arrow_array::ArrayRef;
 use arrow_row::Rows;
 use parquet::file::metadata::ParquetMetaData;
 use serde::{Deserialize, Serialize};
@@ -10,9 +9,8 @@ use serde_json::Value;
 
 use super::KEY_INDEX;
 use super::keys::CutKeys;
-use super::selection::{KeyRange, KeySelection};
+use super::selection::{KeyInterval, KeySelection, sort_keys};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::merge::SortKeys;
 
 /// The keys of some rows of a file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -82,14 +80,29 @@ impl Blocks {
         }
     }
 
+    /// The number of rows of each block, except for the last one.
+    pub(super) fn block_rows(&self) -> usize {
+        usize::try_from(self.every).unwrap_or(usize::MAX)
+    }
+
     /// The rows that can have one of the keys, as ascending ranges.
     pub(super) fn rows_of(&self, intervals: &KeyIntervals) -> Vec<Range<u64>> {
         let blocks = self.first_keys.num_rows();
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let mut first = 0;
-        for interval in &intervals.intervals {
-            first = gallop(first, blocks, |at| interval.begins_after(self.high(at)));
-            let end = gallop(first, blocks, |at| !interval.ends_before(self.low(at)));
+        if blocks == 0 {
+            return ranges;
+        }
+        for interval in intervals.reaching(self.low(0)) {
+            first = gallop(first, blocks, |at| {
+                intervals.begins_after(interval, self.high(at))
+            });
+            if first == blocks {
+                break;
+            }
+            let end = gallop(first, blocks, |at| {
+                !intervals.ends_before(interval, self.low(at))
+            });
             if first == end {
                 continue;
             }
@@ -103,126 +116,63 @@ impl Blocks {
         ranges
     }
 
-    /// The number of blocks that a key can be in.
-    pub(super) fn count(&self, key: &[u8]) -> usize {
+    /// The number of blocks that a key can be in. `first` is where those of a smaller key begin, and then where those of
+    /// this one do.
+    pub(super) fn count(&self, key: &[u8], first: &mut usize) -> usize {
         let blocks = self.first_keys.num_rows();
-        let first = gallop(0, blocks, |at| self.high(at) < key);
-        gallop(first, blocks, |at| self.low(at) <= key) - first
+        *first = gallop(*first, blocks, |at| self.high(at) < key);
+        gallop(*first, blocks, |at| self.low(at) <= key) - *first
     }
 }
 
-/// Keys to read, in comparable form: ascending, disjoint intervals.
+/// The keys to read as key indexes have them, cut and in comparable form: ascending, disjoint intervals.
 #[derive(Debug)]
 pub(super) struct KeyIntervals {
+    bounds: Rows,
     intervals: Vec<KeyInterval>,
 }
 
-#[derive(Debug)]
-struct KeyInterval {
-    /// The smallest key; `None` for no bound.
-    from: Option<Box<[u8]>>,
-    /// The largest key; `None` for no bound.
-    to: Option<Box<[u8]>>,
-    /// Whether `to` itself is left out.
-    excludes_end: bool,
-}
-
 impl KeyIntervals {
-    /// The keys of a selection as they are.
-    pub(super) fn exact(selection: &KeySelection, keys: &SortKeys) -> Result<Self> {
-        Self::new(
-            selection,
-            |columns| keys.convert_columns(columns).map_err(Error::from_cause),
-            true,
-        )
-    }
-
     /// The cut keys among which those of a selection are.
     pub(super) fn cut(selection: &KeySelection, keys: &CutKeys) -> Result<Self> {
-        Self::new(selection, |columns| keys.cut(columns), false)
-    }
-
-    fn new(
-        selection: &KeySelection,
-        to_rows: impl Fn(&[ArrayRef]) -> Result<Rows>,
-        excludes_end: bool,
-    ) -> Result<Self> {
-        let all = || KeyInterval {
-            from: None,
-            to: None,
-            excludes_end: false,
+        let (columns, mut intervals) = selection.intervals()?;
+        let bounds = if columns.is_empty() {
+            keys.parse(&[])?
+        } else {
+            keys.cut(&columns)?
         };
-        let intervals = match selection {
-            KeySelection::All => vec![all()],
-            KeySelection::Keys(columns) => {
-                let rows = to_rows(columns)?;
-                let mut keys: Vec<Box<[u8]>> = rows.iter().map(|row| row.as_ref().into()).collect();
-                keys.sort_unstable();
-                keys.dedup();
-                let interval = |key: Box<[u8]>| KeyInterval {
-                    from: Some(key.clone()),
-                    to: Some(key),
-                    excludes_end: false,
-                };
-                keys.into_iter().map(interval).collect()
-            }
-            KeySelection::Ranges(ranges) => {
-                let bound = |columns: &Option<Vec<ArrayRef>>| -> Result<Option<Box<[u8]>>> {
-                    let Some(columns) = columns else {
-                        return Ok(None);
-                    };
-                    let rows = to_rows(columns)?;
-                    if rows.num_rows() != 1 {
-                        return Err(Error::invalid("a bound of a range of keys is one key"));
-                    }
-                    Ok(Some(rows.row(0).as_ref().into()))
-                };
-                let interval = |range: &KeyRange| {
-                    Ok(KeyInterval {
-                        from: bound(&range.from)?,
-                        to: bound(&range.to)?,
-                        excludes_end,
-                    })
-                };
-                ranges.iter().map(interval).collect::<Result<_>>()?
-            }
-        };
-        Ok(Self { intervals })
-    }
-
-    /// Whether a key between two others, both included, is in an interval.
-    pub(super) fn overlap(&self, low: &[u8], high: &[u8]) -> bool {
-        let after = self
-            .intervals
-            .partition_point(|interval| interval.ends_before(low));
-        let next = self.intervals.get(after);
-        next.is_some_and(|interval| interval.from.as_deref().is_none_or(|from| from <= high))
-    }
-
-    /// Which of these keys, in their order, are in an interval.
-    pub(super) fn select(&self, keys: &Rows) -> Vec<bool> {
-        let rows = keys.num_rows();
-        let mut is_selected = vec![false; rows];
-        let mut row = 0;
-        let begin = self
-            .intervals
-            .partition_point(|interval| rows > 0 && interval.ends_before(keys.row(0).data()));
-        for interval in &self.intervals[begin..] {
-            row = gallop(row, rows, |at| interval.begins_after(keys.row(at).data()));
-            if row == rows {
-                break;
-            }
-            let end = gallop(row, rows, |at| !interval.ends_before(keys.row(at).data()));
-            is_selected[row..end].fill(true);
-            row = end;
+        if let KeySelection::Keys(_) = selection {
+            sort_keys(&bounds, &mut intervals);
         }
-        is_selected
+        Ok(Self { bounds, intervals })
+    }
+
+    /// How many of the intervals have a key between two others, both included.
+    pub(super) fn count_between(&self, low: &[u8], high: &[u8]) -> usize {
+        let reaching = self.reaching(low);
+        reaching.partition_point(|interval| !self.begins_after(interval, high))
+    }
+
+    /// The intervals that do not end before a key.
+    fn reaching(&self, key: &[u8]) -> &[KeyInterval] {
+        let ended = |interval: &KeyInterval| self.ends_before(interval, key);
+        &self.intervals[self.intervals.partition_point(ended)..]
+    }
+
+    fn begins_after(&self, interval: &KeyInterval, key: &[u8]) -> bool {
+        let from = interval.from.map(|row| self.bounds.row(row));
+        from.is_some_and(|from| from.data() > key)
+    }
+
+    fn ends_before(&self, interval: &KeyInterval, key: &[u8]) -> bool {
+        let to = interval.to.map(|row| self.bounds.row(row));
+        to.is_some_and(|to| to.data() < key)
     }
 }
 
 /// The first position from `begin` on of which `holds` is not true, which no later one is; `end` if there is none. Looks
 /// at few positions if it is near.
-fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
+pub(super) fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut step) = (begin, 1);
     while low + step <= end && holds(low + step - 1) {
         low += step;
@@ -240,24 +190,77 @@ fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-impl KeyInterval {
-    fn begins_after(&self, key: &[u8]) -> bool {
-        self.from.as_deref().is_some_and(|from| from > key)
-    }
-
-    fn ends_before(&self, key: &[u8]) -> bool {
-        let Some(to) = &self.to else { return false };
-        if self.excludes_end {
-            to.as_ref() <= key
-        } else {
-            to.as_ref() < key
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Int64Array};
+    use arrow_schema::{DataType, Field, Schema};
+
     use super::*;
+    use crate::files::run::{KeyColumn, KeyRange};
+
+    /// Blocks of ten rows each, with keys from several to many blocks each.
+    #[test]
+    fn keys_are_sought_in_the_blocks_that_can_have_them() {
+        let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, true)]));
+        let key = [KeyColumn {
+            name: "key".to_owned(),
+            descending: false,
+        }];
+        let cut = CutKeys::new(&schema, &key, 1).unwrap();
+        let (starts, last) = ([2, 5, 5, 5, 9, 20, 20, 31], 34);
+        let index = KeyIndex {
+            every: 10,
+            keys: starts.map(|key| vec![Value::from(key)]).into(),
+            last: vec![Value::from(last)],
+        };
+        let blocks = index.blocks(&cut, 77).unwrap();
+        let ends = starts[1..].iter().chain([&last]);
+        let bounds: Vec<(i64, i64)> = starts.into_iter().zip(ends.copied()).collect();
+        let column =
+            |keys: &[i64]| -> Vec<ArrayRef> { vec![Arc::new(Int64Array::from(keys.to_vec()))] };
+        let all: Vec<i64> = (0..40).collect();
+        let cut_keys = cut.cut(&column(&all)).unwrap();
+        let mut first = 0;
+        for (key, cut_key) in all.iter().zip(cut_keys.iter()) {
+            let can_have = bounds
+                .iter()
+                .filter(|(low, high)| low <= key && key <= high);
+            let count = blocks.count(cut_key.data(), &mut first);
+            assert_eq!(count, can_have.count(), "{key}");
+        }
+        let rows_of = |selection: &KeySelection| -> Vec<u64> {
+            let rows = blocks.rows_of(&KeyIntervals::cut(selection, &cut).unwrap());
+            rows.into_iter().flatten().collect()
+        };
+        let expected = |is_in: &dyn Fn(i64, i64) -> bool| -> Vec<u64> {
+            let rows = (0..77).zip(bounds.iter().flat_map(|bounds| [bounds; 10]));
+            let selected = rows.filter(|(_, (low, high))| is_in(*low, *high));
+            selected.map(|(row, _)| row).collect()
+        };
+        for keys in [
+            vec![],
+            vec![1, 35],
+            vec![5],
+            vec![33, 3, 9],
+            vec![20, 12, 20],
+            all,
+        ] {
+            let is_in = |low: i64, high: i64| keys.iter().any(|key| low <= *key && *key <= high);
+            let selection = KeySelection::Keys(column(&keys));
+            assert_eq!(rows_of(&selection), expected(&is_in), "{keys:?}");
+        }
+        let bound = |key: i64| Some(column(&[key]));
+        let ends = [(None, bound(3)), (bound(6), bound(7)), (bound(25), None)];
+        let ranges = ends.map(|(from, to)| KeyRange { from, to });
+        let in_ranges = |low: i64, high: i64| low <= 3 || low <= 7 && 6 <= high || 25 <= high;
+        assert_eq!(
+            rows_of(&KeySelection::Ranges(ranges.to_vec())),
+            expected(&in_ranges)
+        );
+        assert_eq!(rows_of(&KeySelection::All), expected(&|_, _| true));
+    }
 
     #[test]
     fn gallop_finds_the_first_that_does_not_hold() {

@@ -21,7 +21,7 @@ use arrow_array::{
 };
 use arrow_buffer::NullBuffer;
 use arrow_cast::cast;
-use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::sort_columns;
@@ -74,15 +74,23 @@ impl CutKeys {
             let values = keys.iter().map(|key| key.get(at).unwrap_or(&Value::Null));
             decode(&values.collect::<Vec<_>>(), field.data_type())
         });
-        let columns = columns.collect::<Result<Vec<ArrayRef>>>()?;
-        self.keys
-            .convert_columns(&columns)
-            .map_err(Error::from_cause)
+        self.convert(&columns.collect::<Result<Vec<ArrayRef>>>()?)
     }
 
     /// Keys in comparable form, cut.
     pub(super) fn cut(&self, columns: &[ArrayRef]) -> Result<arrow_row::Rows> {
+        let is_own_cut = |(column, field): (&ArrayRef, &FieldRef)| {
+            column.data_type() == field.data_type() && is_short(column)
+        };
+        if columns.iter().zip(self.schema.fields()).all(is_own_cut) {
+            return self.convert(columns);
+        }
         self.parse(&encode_keys(columns)?)
+    }
+
+    fn convert(&self, columns: &[ArrayRef]) -> Result<arrow_row::Rows> {
+        let rows = self.keys.convert_columns(columns);
+        rows.map_err(Error::from_cause)
     }
 }
 
@@ -107,6 +115,26 @@ fn cut_type(data_type: &DataType) -> Option<DataType> {
         other if other.is_numeric() => other.clone(),
         _ => return None,
     })
+}
+
+/// Whether no value of a column of a cut type is cut. Where that takes a look at more than lengths it says no.
+fn is_short(array: &ArrayRef) -> bool {
+    use DataType as T;
+    let are_short = |offsets: &[i32]| {
+        let lengths = offsets
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).unsigned_abs());
+        lengths
+            .max()
+            .is_none_or(|longest| (longest as usize) < MAX_LENGTH)
+    };
+    match array.data_type() {
+        T::Utf8 => are_short(array.as_string::<i32>().value_offsets()),
+        T::Binary => are_short(array.as_binary::<i32>().value_offsets()),
+        T::Struct(_) => array.as_struct().columns().iter().all(is_short),
+        // Other types that are their own cut types have values of a fixed width.
+        _ => true,
+    }
 }
 
 /// The keys with these columns, cut, a value for each column.
@@ -371,4 +399,67 @@ fn parse_all<'v, T>(
         })
     });
     parsed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Decimal128Array, Float64Array, LargeStringArray, TimestampMicrosecondArray};
+
+    use super::*;
+
+    /// Keys that have no value to cut are compared as they are, which is as their cut forms are.
+    #[test]
+    fn short_keys_are_their_own_cut_forms() {
+        let lengths = [0, 1, MAX_LENGTH - 1, MAX_LENGTH, MAX_LENGTH + 1];
+        let texts = |of: &str, rows: usize| -> ArrayRef {
+            let texts = lengths[..rows]
+                .iter()
+                .map(|length| Some(of.repeat(*length)));
+            Arc::new(texts.chain([None]).collect::<StringArray>())
+        };
+        let bytes = |rows: usize| -> ArrayRef {
+            let bytes = lengths[..rows]
+                .iter()
+                .map(|length| Some(vec![0xff_u8; *length]));
+            Arc::new(bytes.chain([None]).collect::<BinaryArray>())
+        };
+        let floats = Float64Array::from(vec![Some(-0.0), Some(0.0), Some(f64::NAN), None]);
+        let fields = Fields::from(vec![
+            Field::new("float", DataType::Float64, true),
+            Field::new("text", DataType::Utf8, true),
+        ]);
+        let valid = NullBuffer::from(vec![true, false, true, true]);
+        let columns: Vec<ArrayRef> = vec![Arc::new(floats.clone()), texts("a", 3)];
+        let structs = StructArray::new(fields, columns, Some(valid));
+        let decimals = Decimal128Array::from(vec![Some(-5), Some(7), None]);
+        let times = TimestampMicrosecondArray::from(vec![Some(-1), None, Some(1)]);
+        let wide = LargeStringArray::from(vec![Some("a"), None]);
+        let keys: Vec<Vec<ArrayRef>> = vec![
+            vec![texts("a", 3), bytes(3)],
+            vec![texts("a", 5), bytes(5)],
+            vec![texts("\u{e4}", 5)],
+            vec![Arc::new(floats), Arc::new(structs)],
+            vec![Arc::new(decimals), Arc::new(times.with_timezone("+01:00"))],
+            vec![Arc::new(wide)],
+        ];
+        for columns in keys {
+            let fields = (0..).zip(&columns).map(|(at, column): (i32, _)| {
+                Field::new(at.to_string(), column.data_type().clone(), true)
+            });
+            let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+            let order = schema.fields().iter().map(|field| KeyColumn {
+                name: field.name().clone(),
+                descending: false,
+            });
+            let order: Vec<KeyColumn> = order.collect();
+            let cut = CutKeys::new(&schema, &order, order.len()).unwrap();
+            let expected = cut.parse(&encode_keys(&columns).unwrap()).unwrap();
+            let rows = cut.cut(&columns).unwrap();
+            assert!(rows.iter().eq(expected.iter()), "{columns:?}");
+            let count = columns[0].len();
+            let slices = columns.iter().map(|column| column.slice(1, count - 1));
+            let rows = cut.cut(&slices.collect::<Vec<_>>()).unwrap();
+            assert!(rows.iter().eq(expected.iter().skip(1)), "{columns:?}");
+        }
+    }
 }

@@ -18,7 +18,9 @@ mod cache;
 mod index;
 mod keys;
 mod pieces;
+mod plan;
 mod read;
+mod search;
 mod selection;
 mod write;
 
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::blocks::read_block_keys;
+pub(crate) use self::cache::{concerns_file, forget, open_ahead};
 pub(crate) use self::keys::decode_keys;
 pub(crate) use self::pieces::RunEnd;
 pub use self::read::RunReader;

@@ -1,13 +1,16 @@
 //! Which rows of a file are decoded at once, and how far ahead.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow_array::{RecordBatch, UInt64Array};
+use arrow_array::{BooleanArray, RecordBatch, UInt64Array};
+use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, SchemaRef};
-use arrow_select::concat::concat_batches;
+use arrow_select::filter::filter_record_batch;
 use arrow_select::take::take_record_batch;
 
 use crate::error::{Error, Result};
+use crate::files::{RowGroupSelection, interleave_rows};
 use crate::parquet::nested::contains_type;
 
 /// The most files that are opened ahead, and pieces of row groups that are read ahead.
@@ -19,6 +22,51 @@ const MIN_PIECE_ROWS: usize = 8192;
 const MAX_RANGES: usize = 32;
 /// The rows that are read first where a reader may stop early. Then twice as many, up to what memory allows.
 const FIRST_ROWS: usize = 1024;
+
+/// A longer range of rows is kept as a whole: its rows are mostly those of one key, and few others read them.
+const MAX_RANGE_BLOCKS: usize = 8;
+
+/// Rows of a row group that are decoded at once.
+#[derive(Debug)]
+pub(super) struct RunPiece {
+    /// The path of the file.
+    pub(super) path: Arc<str>,
+    pub(super) selection: RowGroupSelection,
+    /// The rows as the ranges by which decoded columns are kept.
+    pub(super) cells: Vec<Range<usize>>,
+    /// Whether its columns are kept.
+    pub(super) is_kept: bool,
+}
+
+impl RunPiece {
+    pub(super) fn num_rows(&self) -> usize {
+        self.cells.iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
+/// Cuts ranges of a row group's rows where blocks of the key index end, so that readers of other ranges share blocks.
+/// `first_row` is the row group's first row among those of the file.
+pub(super) fn cut_into_blocks(
+    ranges: &[Range<usize>],
+    first_row: usize,
+    block_rows: usize,
+) -> Vec<Range<usize>> {
+    let mut cells = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut begin = range.start;
+        while begin < range.end {
+            let end = if range.len() > block_rows.saturating_mul(MAX_RANGE_BLOCKS) {
+                range.end
+            } else {
+                let left = block_rows - (first_row + begin) % block_rows;
+                range.end.min(begin.saturating_add(left))
+            };
+            cells.push(begin..end);
+            begin = end;
+        }
+    }
+    cells
+}
 
 /// How far is read ahead of the rows that are asked for, and where that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +121,11 @@ impl Pace {
         group_rows <= most
     }
 
+    /// Whether a piece is one of the first that a reader reads, which may stop there.
+    pub(super) fn is_begin(self, piece_rows: usize) -> bool {
+        self != Self::Full && piece_rows < MIN_PIECE_ROWS
+    }
+
     pub(super) fn max_ranges(self) -> usize {
         match self {
             Self::Full => MAX_RANGES,
@@ -98,16 +151,45 @@ pub(super) fn joins(schema: &SchemaRef) -> bool {
     fields.all(|field| !contains_type(field.data_type(), is_shared))
 }
 
-/// Joins batches of few rows, because each costs more than its rows.
-pub(super) fn join_small(batches: Vec<RecordBatch>) -> Vec<RecordBatch> {
-    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    match batches.first() {
-        Some(first) if batches.len() > 1 && rows <= MIN_PIECE_ROWS => {
-            // Values that are too long for one array stay in batches.
-            concat_batches(&first.schema(), &batches).map_or(batches, |joined| vec![joined])
+/// The selected rows of batches, each with the ranges of them. If `joins`, few rows of several batches become one batch:
+/// each costs more than its rows.
+pub(super) fn gather(
+    selected: Vec<(RecordBatch, Vec<Range<usize>>)>,
+    joins: bool,
+) -> Result<Vec<RecordBatch>> {
+    let ranges = selected.iter().flat_map(|(_, ranges)| ranges);
+    let rows: usize = ranges.map(ExactSizeIterator::len).sum();
+    let has_columns = selected
+        .first()
+        .is_some_and(|(batch, _)| batch.num_columns() > 0);
+    if joins && has_columns && selected.len() > 1 && rows <= MIN_PIECE_ROWS {
+        let mut positions = Vec::with_capacity(rows);
+        for (at, (_, ranges)) in selected.iter().enumerate() {
+            positions.extend(ranges.iter().flat_map(Clone::clone).map(|row| (at, row)));
         }
-        _ => batches,
+        let batches = selected.into_iter().map(|(batch, _)| batch);
+        let batches: Vec<RecordBatch> = batches.collect();
+        return interleave_rows(&batches, &positions).map_err(Error::from_cause);
     }
+    let batches = selected
+        .into_iter()
+        .map(|(batch, ranges)| filter_rows(batch, &ranges));
+    batches.collect()
+}
+
+fn filter_rows(batch: RecordBatch, ranges: &[Range<usize>]) -> Result<RecordBatch> {
+    let rows = batch.num_rows();
+    if ranges.first().is_some_and(|range| range.len() == rows) {
+        return Ok(batch);
+    }
+    let mut mask = BooleanBufferBuilder::new(rows);
+    for range in ranges {
+        mask.append_n(range.start - mask.len(), false);
+        mask.append_n(range.len(), true);
+    }
+    mask.append_n(rows - mask.len(), false);
+    let mask = BooleanArray::new(mask.finish(), None);
+    filter_record_batch(&batch, &mask).map_err(Error::from_cause)
 }
 
 /// Packs ranges into pieces of at most so many rows and ranges, but one range at least.
@@ -158,4 +240,107 @@ pub(super) fn reverse(batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
         take_record_batch(&batch, &last_first).map_err(Error::from_cause)
     });
     reversed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int64Type;
+    use arrow_array::{ArrayRef, Int64Array, RecordBatchOptions};
+    use arrow_schema::{Field, Schema};
+
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_where_blocks_of_the_file_end() {
+        // The second row group of a file: its row 0 is row 250, so blocks end before rows 50, 150, 250 and so on.
+        let ranges = [0..50, 70..150, 150..400, 1000..1900, 2000..2010];
+        let cells = cut_into_blocks(&ranges, 250, 100);
+        let expected = [
+            0..50,
+            70..150,
+            150..250,
+            250..350,
+            350..400,
+            1000..1900,
+            2000..2010,
+        ];
+        assert_eq!(cells, expected);
+        let ranges = [3..9, 9..12];
+        assert_eq!(cut_into_blocks(&ranges, 7, usize::MAX), ranges);
+    }
+
+    fn whole(rows: usize) -> Vec<Range<usize>> {
+        std::iter::once(0..rows).collect()
+    }
+
+    #[test]
+    fn selected_rows_are_gathered_whether_batches_are_joined_or_not() {
+        let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]));
+        let batch = |numbers: Range<i64>| {
+            let column: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+            RecordBatch::try_new(Arc::clone(&schema), vec![column]).unwrap()
+        };
+        let many = i64::try_from(MIN_PIECE_ROWS).unwrap();
+        let selected = [
+            vec![
+                (batch(0..10), vec![0..1, 4..7]),
+                (batch(10..20), vec![3..4, 9..10]),
+            ],
+            vec![(batch(0..10), vec![2..3, 5..6])],
+            vec![(batch(0..10), whole(10))],
+            vec![
+                (batch(0..3), whole(3)),
+                (batch(3..many + 9), vec![1..5, 9..MIN_PIECE_ROWS + 4]),
+            ],
+            Vec::new(),
+        ];
+        for selected in selected {
+            let rows = |joins: bool| -> (usize, Vec<i64>) {
+                let batches = gather(selected.clone(), joins).unwrap();
+                let columns = batches
+                    .iter()
+                    .map(|batch| batch.column(0).as_primitive::<Int64Type>());
+                (
+                    batches.len(),
+                    columns
+                        .flat_map(|column| column.values().to_vec())
+                        .collect(),
+                )
+            };
+            let expected: Vec<i64> = selected
+                .iter()
+                .flat_map(|(batch, ranges)| {
+                    let numbers = batch.column(0).as_primitive::<Int64Type>().values();
+                    ranges
+                        .iter()
+                        .flat_map(|range| numbers[range.clone()].to_vec())
+                })
+                .collect();
+            let is_few = expected.len() <= MIN_PIECE_ROWS;
+            let joined = if is_few {
+                selected.len().min(1)
+            } else {
+                selected.len()
+            };
+            assert_eq!(rows(true), (joined, expected.clone()));
+            assert_eq!(rows(false), (selected.len(), expected));
+        }
+    }
+
+    #[test]
+    fn rows_without_columns_are_counted() {
+        let schema: SchemaRef = Arc::new(Schema::empty());
+        let options = RecordBatchOptions::new().with_row_count(Some(5));
+        let batch = RecordBatch::try_new_with_options(schema, vec![], &options).unwrap();
+        let selected = vec![(batch.clone(), vec![1..2, 3..4]), (batch, whole(5))];
+        let batches = gather(selected, true).unwrap();
+        assert_eq!(
+            batches
+                .iter()
+                .map(RecordBatch::num_rows)
+                .collect::<Vec<_>>(),
+            [2, 5]
+        );
+    }
 }

@@ -1,33 +1,38 @@
 //! Reading the rows of some keys of a run.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
-use arrow_select::filter::filter_record_batch;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::cache::{forget, open_cached, read_through};
+use super::cache::{COLUMN_BYTES, Column, IndexedPart, PieceColumns, forget, open_cached};
 use super::index::{Blocks, KeyIntervals};
 use super::keys::CutKeys;
-use super::pieces::{Pace, RunEnd, join_small, joins, pack, reverse};
+use super::pieces::{Pace, RunEnd, RunPiece, gather, joins, reverse};
+use super::plan::FilePlan;
+use super::search::KeySearch;
 use super::selection::KeySelection;
 use super::{KeyColumn, RunFile, SortedRun, sort_columns};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::merge::{SortColumn, SortKeys};
+use crate::files::merge::SortColumn;
 use crate::files::{
     BatchSender, BatchStream, OpenPart, RowGroupReader, RowGroupSelection, run_blocking,
 };
 use crate::parquet::Cancel;
 use crate::parquet::arrays::align;
-use crate::parquet::page_selection::{GroupPages, RowSelection};
-use crate::parquet::row_ranges::RowRanges;
+use crate::parquet::decode::Chunks;
 use crate::parquet::types::batch_with_row_count;
 use crate::store::Store;
 
 /// The most requests at once.
 const CONCURRENT_REQUESTS: usize = 16;
+/// The most rows of a piece of a local file whose columns are decoded one after the other: a few pages take not much longer
+/// than to start a task for each column.
+const MAX_TASK_ROWS: usize = 1 << 13;
+
 /// Reads the rows of a run.
 #[derive(Debug, Clone)]
 pub struct RunReader {
@@ -44,8 +49,8 @@ struct Reading {
     groups: RowGroupReader,
     cut: CutKeys,
     cut_intervals: KeyIntervals,
-    /// The keys to compare, and what with; `None` for all rows.
-    filter: Option<(SortKeys, KeyIntervals)>,
+    /// The keys to select; `None` for all rows.
+    search: Option<KeySearch>,
     /// The columns that are read: those of the result, then those of the key.
     read_schema: SchemaRef,
     /// Whether these columns are of types whose rows can be joined.
@@ -125,8 +130,14 @@ impl RunReader {
         let selection = KeySelection::Keys(keys.to_vec());
         let reading = Arc::new(self.plan(&selection, &[], 0)?);
         let cut_keys = reading.cut.cut(keys)?;
-        let mut counts = vec![0; cut_keys.num_rows()];
-        let opened = reading.files()?.into_iter().map(|at| {
+        let rows = cut_keys.num_rows();
+        let is_alone = |at: &usize| {
+            let is_other = |other: usize| cut_keys.row(other) != cut_keys.row(*at);
+            (*at == 0 || is_other(*at - 1)) && (*at + 1 == rows || is_other(*at + 1))
+        };
+        let distinct: Vec<usize> = (0..rows).filter(is_alone).collect();
+        let mut counts = vec![0; rows];
+        let opened = reading.files()?.into_iter().map(|(at, _)| {
             let reading = Arc::clone(&reading);
             async move { reading.open_indexed(at).await }
         });
@@ -134,13 +145,9 @@ impl RunReader {
         let opened: Vec<_> = opened.collect();
         let mut opened = stream::iter(opened).buffered(Pace::Full.ahead()).boxed();
         while let Some((_, blocks)) = opened.try_next().await? {
-            for (at, count) in counts.iter_mut().enumerate() {
-                let key = cut_keys.row(at);
-                let is_other = |other: usize| cut_keys.row(other) != key;
-                let is_first = at == 0 || is_other(at - 1);
-                if is_first && (at + 1 == cut_keys.num_rows() || is_other(at + 1)) {
-                    *count += blocks.count(key.as_ref());
-                }
+            let mut first = 0;
+            for at in &distinct {
+                counts[*at] += blocks.count(cut_keys.row(*at).data(), &mut first);
             }
         }
         Ok(counts)
@@ -163,20 +170,10 @@ impl RunReader {
         let cut = CutKeys::new(&self.schema, &self.key, by.len())?;
         let cut_intervals = KeyIntervals::cut(selection, &cut)?;
         let mut read_columns = columns.to_vec();
-        let mut filter = None;
+        let mut search = None;
         if key_columns.is_some() {
-            let at = (columns.len()..)
-                .zip(by)
-                .map(|(index, column)| SortColumn { index, ..*column });
-            let at: Vec<SortColumn> = at.collect();
             read_columns.extend(by.iter().map(|column| column.index));
-            let read_schema = self
-                .schema
-                .project(&read_columns)
-                .map_err(Error::from_cause)?;
-            let keys = SortKeys::new(&read_schema, &at)?;
-            let intervals = KeyIntervals::exact(selection, &keys)?;
-            filter = Some((keys, intervals));
+            search = Some(KeySearch::new(selection, &self.schema, by)?);
         }
         let read_schema = Arc::new(
             self.schema
@@ -188,7 +185,7 @@ impl RunReader {
             groups: RowGroupReader::new(self.store.clone(), CONCURRENT_REQUESTS),
             cut,
             cut_intervals,
-            filter,
+            search,
             joins: joins(&read_schema),
             read_schema,
             result_columns: columns.len(),
@@ -216,9 +213,12 @@ impl Reading {
         if self.pace.is_backward() {
             files.reverse();
         }
-        let files = files.into_iter().map(|at| {
+        let keys: usize = files.iter().map(|(_, keys)| keys).sum();
+        let files = files.into_iter().map(|(at, of_file)| {
             let reading = Arc::clone(&self);
-            async move { reading.plan_file(at).await }
+            // So much that those of all files together fit.
+            let kept_bytes = COLUMN_BYTES / keys * of_file;
+            async move { reading.plan_file(at, kept_bytes).await }
         });
         // A Vec, because the future of the iterator itself would not be Send.
         let files: Vec<_> = files.collect();
@@ -239,8 +239,8 @@ impl Reading {
         Ok(())
     }
 
-    /// The files that can hold rows of the selection.
-    fn files(&self) -> Result<Vec<usize>> {
+    /// The files that can hold rows of the selection, and of each how many of its keys or ranges it can hold.
+    fn files(&self) -> Result<Vec<(usize, usize)>> {
         let files = &self.reader.run.files;
         let keys = |of: fn(&RunFile) -> &Vec<serde_json::Value>| {
             self.cut.parse(
@@ -251,55 +251,43 @@ impl Reading {
             )
         };
         let (first, last) = (keys(|file| &file.first)?, keys(|file| &file.last)?);
-        let may_hold = |at: &usize| {
-            self.cut_intervals
-                .overlap(first.row(*at).as_ref(), last.row(*at).as_ref())
-        };
-        Ok((0..files.len()).filter(may_hold).collect())
+        let counts = (0..files.len()).map(|at| {
+            let (low, high) = (first.row(at), last.row(at));
+            (
+                at,
+                self.cut_intervals.count_between(low.data(), high.data()),
+            )
+        });
+        Ok(counts.filter(|(_, keys)| *keys > 0).collect())
     }
 
     /// A file and the blocks of its key index.
-    async fn open_indexed(&self, at: usize) -> Result<(Arc<OpenPart>, Arc<Blocks>)> {
+    async fn open_indexed(&self, at: usize) -> Result<(IndexedPart, Arc<Blocks>)> {
         let (folder, file) = (&self.reader.folder, &self.reader.run.files[at]);
         let opened = open_cached(&self.reader.store, folder, file).await?;
         let blocks = opened.blocks(&self.cut);
         let blocks = blocks.map_err(|e| in_file(&opened.part.path, e))?;
-        Ok((opened.part, blocks))
+        Ok((opened, blocks))
     }
 
-    /// The pieces of a file's row groups to read.
-    async fn plan_file(&self, at: usize) -> Result<Vec<RowGroupSelection>> {
-        let (part, blocks) = self.open_indexed(at).await?;
-        let in_file = |e: Error| in_file(&part.path, e);
-        let mut field_indices = self.field_indices(&part).map_err(in_file)?;
+    /// The pieces of a file to read, of which so many bytes of columns may be kept.
+    async fn plan_file(&self, at: usize, kept_bytes: usize) -> Result<Vec<RunPiece>> {
+        let (file, blocks) = self.open_indexed(at).await?;
+        let field_indices = self.field_indices(&file.part);
+        let mut field_indices = field_indices.map_err(|e| in_file(&file.path, e))?;
         field_indices.sort_unstable();
         field_indices.dedup();
-        let field_indices: Arc<[usize]> = field_indices.into();
-        let rows = blocks.rows_of(&self.cut_intervals);
-        let mut pieces = Vec::new();
-        let mut begin = 0;
-        for group in 0..part.file.metadata().num_row_groups() {
-            let group_rows = usize::try_from(part.file.metadata().row_group(group).num_rows())
-                .unwrap_or_default();
-            let end = begin + group_rows as u64;
-            let in_group = rows.iter().map(|range| {
-                let position =
-                    |row: u64| usize::try_from(row.clamp(begin, end) - begin).unwrap_or_default();
-                position(range.start)..position(range.end)
-            });
-            let selected = RowRanges::covering(in_group);
-            begin = end;
-            if !selected.is_empty() {
-                pieces.extend(
-                    self.plan_group(&part, group, group_rows, &selected, &field_indices)
-                        .await?,
-                );
-            }
-        }
-        if self.pace.is_backward() {
-            pieces.reverse();
-        }
-        Ok(pieces)
+        let plan = FilePlan {
+            store: self.reader.store.clone(),
+            file,
+            field_indices: field_indices.into(),
+            block_rows: blocks.block_rows(),
+            pace: self.pace,
+            joins: self.joins,
+            piece_bytes: self.piece_bytes,
+            kept_bytes,
+        };
+        plan.pieces(&blocks.rows_of(&self.cut_intervals)).await
     }
 
     /// For each column that is read its field in the file.
@@ -314,145 +302,94 @@ impl Reading {
         fields.collect()
     }
 
-    async fn plan_group(
-        &self,
-        part: &Arc<OpenPart>,
-        group: usize,
-        group_rows: usize,
-        selected: &RowRanges,
-        field_indices: &Arc<[usize]>,
-    ) -> Result<Vec<RowGroupSelection>> {
-        let group_bytes: u64 = field_indices
-            .iter()
-            .map(|root| part.file.decoded_bytes(group, *root))
-            .sum();
-        let row_bytes = usize::try_from(group_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
-        let piece_rows = self.piece_bytes / row_bytes.max(1);
-        let piece = |rows| RowGroupSelection {
-            part: Arc::clone(part),
-            index: group,
-            projection: Arc::clone(field_indices),
-            rows,
-        };
-        if selected.num_rows() == group_rows && self.pace.is_piece(group_rows, piece_rows) {
-            return Ok(vec![piece(None)]);
-        }
-        let pages = Arc::new(self.read_pages(part, group, field_indices).await?);
-        let ranges = self.pace.split(selected.as_slice(), piece_rows);
-        let memory_bytes: u64 = field_indices
-            .iter()
-            .map(|root| part.file.memory_bytes_of(group, *root))
-            .sum();
-        let memory_bytes = usize::try_from(memory_bytes).unwrap_or(usize::MAX) / group_rows.max(1);
-        let max_ranges = if self.joins {
-            self.pace.max_ranges()
-        } else {
-            1
-        };
-        let packed = pack(
-            ranges.into_iter(),
-            self.piece_bytes / memory_bytes.max(1),
-            max_ranges,
-        );
-        Ok(packed
-            .into_iter()
-            .map(|ranges| {
-                piece(Some(RowSelection {
-                    rows: RowRanges::covering(ranges),
-                    mask: None,
-                    pages: Arc::clone(&pages),
-                }))
-            })
-            .collect())
-    }
-
-    /// The pages of the columns that are read.
-    async fn read_pages(
-        &self,
-        part: &OpenPart,
-        group: usize,
-        field_indices: &[usize],
-    ) -> Result<GroupPages> {
-        let leaves = field_indices
-            .iter()
-            .flat_map(|root| part.file.leaves(*root));
-        let indexed = leaves.filter_map(|leaf| Some((leaf, part.file.index_ranges(group, leaf)?)));
-        let indexed: HashMap<usize, _> = indexed.collect();
-        let ranges = indexed.values().flat_map(|ranges| ranges.to_fetch(false));
-        let bytes = part
-            .read_ranges(&self.reader.store, ranges.collect())
-            .await?;
-        let mut pages = GroupPages::new();
-        for (leaf, ranges) in &indexed {
-            let decoded = part.file.decode_pages(group, *leaf, ranges, &bytes);
-            let path = &part.path;
-            let decoded =
-                decoded.map_err(|e| e.context(format!("file {path:?}")).with_path(path))?;
-            pages.extend(decoded.map(|chunk_pages| (*leaf, chunk_pages)));
-        }
-        Ok(pages)
-    }
-
     /// Reads a piece, without the rows that are not selected.
-    async fn read_piece(self: Arc<Self>, piece: RowGroupSelection) -> Result<Vec<RecordBatch>> {
-        let rows = piece.rows.as_ref().map(|selection| selection.rows.clone());
-        let rows = rows.unwrap_or_else(|| {
-            let group = piece.part.file.metadata().row_group(piece.index);
-            RowRanges::all(usize::try_from(group.num_rows()).unwrap_or_default())
-        });
-        let field_indices = self.field_indices(&piece.part)?;
-        let by_range = if self.filter.is_some() {
-            let store = &self.reader.store;
-            read_through(store, piece, rows.as_slice(), |piece| {
-                self.groups.read(piece)
-            })
-            .await?
-        } else {
-            vec![self.groups.read(piece).await?]
+    async fn read_piece(self: Arc<Self>, piece: RunPiece) -> Result<Vec<RecordBatch>> {
+        let field_indices = self.field_indices(&piece.selection.part)?;
+        let positions = positions(&piece.selection.projection, &field_indices);
+        let rows = piece.num_rows();
+        if self.search.is_none() {
+            let projection = Arc::clone(&piece.selection.projection);
+            let mut read = self.groups.read(piece.selection).await?;
+            let columns = projection
+                .iter()
+                .map(|root| read.remove(root).unwrap_or_default())
+                .collect();
+            return run_blocking(move || self.select(vec![(rows, columns)], &positions)).await;
+        }
+        let columns = PieceColumns::new(&self.reader.store, piece);
+        let is_small = self.reader.store.local().is_some() && rows <= MAX_TASK_ROWS;
+        let fetched = match columns.missing() {
+            Some(missing) if !is_small => Some(self.groups.read(missing.clone()).await?),
+            _ => None,
         };
         run_blocking(move || {
-            let mut selected = Vec::new();
-            for (range, arrays) in rows.as_slice().iter().zip(&by_range) {
-                let columns = field_indices
-                    .iter()
-                    .map(|root| arrays.get(root).cloned().unwrap_or_default());
-                let columns: Vec<Vec<ArrayRef>> = columns.collect();
-                let aligned = if columns.is_empty() {
-                    vec![(range.len(), Vec::new())]
-                } else {
-                    align(&columns, range.len())
-                };
-                for (rows, arrays) in aligned {
-                    selected.push(self.select(arrays, rows)?);
-                }
-            }
-            selected.retain(|batch| batch.num_rows() > 0);
-            if self.pace.is_backward() {
-                return reverse(selected);
-            }
-            Ok(if self.joins {
-                join_small(selected)
-            } else {
-                selected
-            })
+            let fresh = match (fetched, columns.missing()) {
+                (Some(fetched), _) => fetched,
+                (None, Some(missing)) => decode(missing)?,
+                (None, None) => HashMap::new(),
+            };
+            self.select(columns.complete(fresh)?, &positions)
         })
         .await
     }
 
-    fn select(&self, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
-        let batch = batch_with_row_count(&self.read_schema, arrays, rows)?;
-        let Some((keys, intervals)) = &self.filter else {
-            return Ok(batch);
+    /// The selected rows of decoded columns; each column that is read has its position among these.
+    fn select(
+        &self,
+        decoded: Vec<(usize, Vec<Column>)>,
+        positions: &[usize],
+    ) -> Result<Vec<RecordBatch>> {
+        let mut selected = Vec::new();
+        for (rows, columns) in decoded {
+            let read: Vec<Column> = positions.iter().map(|at| columns[*at].clone()).collect();
+            let aligned = if read.is_empty() {
+                vec![(rows, Vec::new())]
+            } else {
+                align(&read, rows)
+            };
+            for (rows, arrays) in aligned {
+                let batch = batch_with_row_count(&self.read_schema, arrays, rows)?;
+                selected.extend(self.select_rows(batch)?);
+            }
+        }
+        let batches = gather(selected, self.joins)?;
+        if self.pace.is_backward() {
+            return reverse(batches);
+        }
+        Ok(batches)
+    }
+
+    /// The columns of the result and which rows of them are selected, if any is.
+    fn select_rows(&self, batch: RecordBatch) -> Result<Option<(RecordBatch, Vec<Range<usize>>)>> {
+        let rows = batch.num_rows();
+        let Some(search) = &self.search else {
+            let all = std::iter::once(0..rows).collect();
+            return Ok((rows > 0).then_some((batch, all)));
         };
-        let keys = keys.convert_batch(&batch).map_err(Error::from_cause)?;
-        let mask = BooleanArray::from(intervals.select(&keys));
+        let ranges = search.rows_in(&batch.columns()[self.result_columns..], rows)?;
+        if ranges.is_empty() {
+            return Ok(None);
+        }
         let columns: Vec<usize> = (0..self.result_columns).collect();
         let result = batch.project(&columns).map_err(Error::from_cause)?;
-        if mask.true_count() == mask.len() {
-            return Ok(result);
-        }
-        filter_record_batch(&result, &mask).map_err(Error::from_cause)
+        Ok(Some((result, ranges)))
     }
+}
+
+/// Decodes the columns of some rows of a local file.
+fn decode(rows: &RowGroupSelection) -> Result<HashMap<usize, Column>> {
+    let (part, chunks) = (&rows.part, Chunks::new());
+    let columns = rows.projection.iter().map(|root| {
+        let arrays = part.decode(rows.index, *root, &chunks, rows.rows.as_ref())?;
+        Ok((*root, arrays))
+    });
+    columns.collect()
+}
+
+/// The position of each field among those of a projection, which has them all in ascending order.
+fn positions(projection: &[usize], field_indices: &[usize]) -> Vec<usize> {
+    let position = |root: &usize| projection.partition_point(|other| other < root);
+    field_indices.iter().map(position).collect()
 }
 
 fn in_file(file_path: &str, e: Error) -> Error {

@@ -1,13 +1,14 @@
 //! Writing a run from a sorted stream.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_row::OwnedRow;
 use arrow_schema::{ArrowError, SchemaRef};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 
+use super::cache::keep_written;
 use super::index::KeyIndex;
 use super::keys::{CutKeys, encode_keys};
 use super::{KEY_INDEX, KeyColumn, RunFile, SortedRun, sort_columns};
@@ -20,6 +21,8 @@ use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
 use crate::store::Store;
 use crate::store::stage::Staging;
+use crate::sync::heap::count_bytes;
+use crate::sync::mutex::lock;
 
 /// The most bytes of a dictionary, which is read with every page: about those of a page of 4,096 numbers.
 const MAX_DICTIONARY_BYTES: usize = 32 << 10;
@@ -52,6 +55,8 @@ pub struct RunOptions {
     pub file_bytes: u64,
     /// The number of threads that encode; None for one per processor.
     pub threads: Option<usize>,
+    /// Whether this process keeps the bytes of small files that it writes to an object store, because it reads them next.
+    pub keeps_small_files: bool,
 }
 
 impl RunOptions {
@@ -63,6 +68,7 @@ impl RunOptions {
             file_rows: 1_000_000,
             file_bytes: 64 << 20,
             threads: None,
+            keeps_small_files: false,
         }
     }
 }
@@ -103,7 +109,13 @@ pub async fn write_run(
         let indexes = Arc::clone(&indexes);
         let mut file = 0;
         Box::new(move || {
-            let text = lock(&indexes).get(file).map(serde_json::to_string);
+            let text = lock(&indexes).get_mut(file).map(|index| {
+                let text = serde_json::to_string(&*index);
+                // The others are in the file now; the run needs the first one.
+                index.keys.truncate(1);
+                index.keys.shrink_to_fit();
+                text
+            });
             file += 1;
             let value = text.transpose().map_err(Error::from_cause)?;
             Ok(vec![KeyValue::new(KEY_INDEX.to_owned(), value)])
@@ -117,13 +129,16 @@ pub async fn write_run(
     let files = write_files_with_footers(store, staging, write_plan, input, name, footers).await?;
     let mut indexes = std::mem::take(&mut *lock(&indexes)).into_iter();
     let mut run = SortedRun::default();
-    for file in files {
+    for mut file in files {
         let index = indexes.next();
         let mut index = index.ok_or_else(|| Error::other("internal error: a file has no index"))?;
         let first = index.keys.swap_remove(0);
+        if let (true, Some(bytes)) = (options.keeps_small_files, file.bytes.take()) {
+            keep_written(store, &file.name.path, bytes);
+        }
         run.files.push(run_file(file, first, index.last));
     }
-    let sample = std::mem::take(&mut lock_sample(&sample).keys);
+    let sample = std::mem::take(&mut lock(&sample).keys);
     Ok(WrittenRun { run, sample })
 }
 
@@ -197,14 +212,6 @@ fn peek(mut input: BoxedReader) -> (BoxedReader, u64) {
 /// The indexes of the files, the last of which may still grow.
 type SharedIndexes = Arc<Mutex<VecDeque<KeyIndex>>>;
 
-fn lock_sample(sample: &Mutex<Sample>) -> MutexGuard<'_, Sample> {
-    sample.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock(indexes: &SharedIndexes) -> MutexGuard<'_, VecDeque<KeyIndex>> {
-    indexes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The keys of rows at equal distances, which grow with the rows.
 #[derive(Debug, Default)]
 struct Sample {
@@ -261,6 +268,7 @@ impl Indexer {
         if rows == 0 {
             return Ok(());
         }
+        count_bytes(batch.get_array_memory_size());
         let keys = self.keys.convert_batch(batch).map_err(Error::from_cause)?;
         let begins_in_order = self
             .last_key
@@ -273,14 +281,15 @@ impl Indexer {
             ));
         }
         self.last_key = Some(keys.row(rows - 1).owned());
+        let mut sample = lock(&self.sample);
         for row in 0..rows {
-            let mut sample = lock_sample(&self.sample);
             if sample.has(self.next_row + row as u64) {
                 self.keys_of(batch, row)?
                     .into_iter()
                     .for_each(|key| sample.push(key));
             }
         }
+        drop(sample);
         let mut row = 0;
         while row < rows {
             let in_file = self.next_row % self.file_rows;

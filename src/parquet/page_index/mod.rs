@@ -233,7 +233,17 @@ impl ChunkPages {
 
     /// The data pages that hold some of `rows`.
     fn pages_of<'a>(&'a self, rows: &'a RowRanges) -> impl Iterator<Item = usize> + 'a {
-        (0..self.locations.len()).filter(|page| rows.overlaps(&self.page_rows(*page)))
+        let bounds = rows.bounds();
+        let row = |page: &PageLocation| usize::try_from(page.first_row_index).unwrap_or_default();
+        let begun = self
+            .locations
+            .partition_point(|page| row(page) <= bounds.start);
+        let end = self
+            .locations
+            .partition_point(|page| row(page) < bounds.end);
+        // The last page that begins by the first row may hold it.
+        let first = begun.saturating_sub(1);
+        (first..end).filter(|page| rows.overlaps(&self.page_rows(*page)))
     }
 
     /// The byte ranges of the pages that hold some of `rows`, neighbours joined, after the dictionary page.

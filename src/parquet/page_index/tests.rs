@@ -85,6 +85,20 @@ fn another_makers_indexes_are_read() {
         let some = RowRanges::covering([1500..1501, 3999..4001]);
         let selected: Vec<usize> = pages.pages_of(&some).collect();
         assert_eq!(selected, [1, 3, 4]);
+        for (begin, end) in [
+            (0, 1),
+            (7, 7),
+            (999, 1000),
+            (999, 1001),
+            (1000, 1001),
+            (4999, 5000),
+            (0, 5000),
+        ] {
+            let some = RowRanges::single(begin..end);
+            let selected: Vec<usize> = pages.pages_of(&some).collect();
+            let expected = (0..5).filter(|page| some.overlaps(&pages.page_rows(*page)));
+            assert_eq!(selected, expected.collect::<Vec<_>>(), "{begin}..{end}");
+        }
         pages
             .check(&file, (0, leaf), &chunks(&bytes), &some)
             .unwrap();
