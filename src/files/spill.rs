@@ -13,6 +13,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use super::merge::{SortedBatches, gc_views};
 use crate::error::Error;
+use crate::sync::heap::count_bytes;
 
 /// Batches that were set aside.
 #[derive(Debug, Clone)]
@@ -58,7 +59,9 @@ impl SpillWriter {
             return Ok(());
         }
         self.rows += batch.num_rows() as u64;
-        self.bytes += batch.get_array_memory_size();
+        let bytes = batch.get_array_memory_size();
+        self.bytes += bytes;
+        count_bytes(bytes);
         if let Some(file) = &mut self.file {
             return file.write(&gc_views(batch)?).map_err(to_spill_error);
         }
