@@ -74,9 +74,33 @@ impl<'a> Call<'a> {
         self.invoke_as(self.expr.fun(), self.return_type(), args)
     }
 
+    /// The values of the function of these arguments for some of the rows.
+    pub(super) fn invoke_rows(
+        &self,
+        args: &[ColumnarValue],
+        begin: usize,
+        rows: usize,
+    ) -> Result<ArrayRef> {
+        let args = args.iter().map(|arg| match arg {
+            ColumnarValue::Array(values) => ColumnarValue::Array(values.slice(begin, rows)),
+            constant @ ColumnarValue::Scalar(_) => constant.clone(),
+        });
+        self.invoke_for(rows, self.expr.fun(), self.return_type(), args.collect())
+    }
+
     /// The values of another function of these arguments.
     pub(super) fn invoke_as(
         &self,
+        function: &ScalarUDF,
+        return_type: &DataType,
+        args: Vec<ColumnarValue>,
+    ) -> Result<ArrayRef> {
+        self.invoke_for(self.rows, function, return_type, args)
+    }
+
+    fn invoke_for(
+        &self,
+        rows: usize,
         function: &ScalarUDF,
         return_type: &DataType,
         args: Vec<ColumnarValue>,
@@ -87,10 +111,10 @@ impl<'a> Call<'a> {
         let values = function.invoke_with_args(ScalarFunctionArgs {
             args,
             arg_fields: fields.collect::<Result<_>>()?,
-            number_rows: self.rows,
+            number_rows: rows,
             return_field: Arc::new(return_field),
             config_options: Arc::new(self.options().clone()),
         })?;
-        values.into_array_of_size(self.rows)
+        values.into_array_of_size(rows)
     }
 }

@@ -1,6 +1,5 @@
 //! Values of which DataFusion does not look whether their type holds them: an error in place of another value.
 
-use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -10,12 +9,13 @@ use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{ArrowError, DECIMAL128_MAX_PRECISION, DataType, Schema};
 use arrow_select::dictionary::garbage_collect_any_dictionary;
 use arrow_select::nullif::nullif;
-use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::expressions::{CastExpr, TryCastExpr};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::exact_texts::is_text;
+use super::forward::{forward, map_values};
 use super::operators::as_cast;
 use super::time_literals::{is_integer, not_a_time};
 use crate::parquet::types::find_overflow;
@@ -41,7 +41,7 @@ enum Check {
 }
 
 /// An expression whose values are checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct CheckedExpr {
     inner: Arc<dyn PhysicalExpr>,
     check: Check,
@@ -286,35 +286,12 @@ impl PhysicalExpr for CheckedExpr {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        Ok(match self.inner.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(self.check.apply(values)?),
-            ColumnarValue::Scalar(value) => {
-                let values = self.check.apply(value.to_array()?)?;
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?)
-            }
-        })
+        let values = self.inner.evaluate(batch)?;
+        map_values(values, |values| self.check.apply(values))
     }
 
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.inner]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let inner = children.into_iter().next();
-        let inner = inner.unwrap_or_else(|| Arc::clone(&self.inner));
-        Ok(Self::wrap(inner, self.check.clone()))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.inner.fmt_sql(f)
-    }
+    forward!(child inner);
+    forward!(text inner);
 }
 
-impl Display for CheckedExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.inner, f)
-    }
-}
+forward!(Display for CheckedExpr, inner);

@@ -8,6 +8,7 @@ use datafusion_expr::{Operator, binary_expr, not};
 use datafusion_functions::core::coalesce;
 
 use super::operators::{MAX_COPIED, check_copies};
+use super::quantified::{ARRAY_HAS, compares_any, equals_any};
 use super::row_values::{compare, expand_list, is_row};
 
 /// Rewrites shorthand to the expressions that it stands for.
@@ -34,6 +35,10 @@ pub(super) fn desugar(expr: Expr, schema: &DFSchema) -> Result<Expr> {
             let pairs = branches.map(|(value, then)| Ok((Box::new(equals(*value)?), then)));
             let case = Case::new(None, pairs.collect::<Result<_>>()?, else_expr);
             Ok(Transformed::yes(Expr::Case(case)))
+        }
+        Expr::Case(case) => compares_any(case).map(Transformed::yes),
+        Expr::ScalarFunction(call) if call.func.name() == ARRAY_HAS => {
+            equals_any(call).map(Transformed::yes)
         }
         Expr::ScalarFunction(call) if is_nullif(&call) => {
             let mut args = call.args.into_iter();

@@ -21,12 +21,14 @@ use datafusion_expr::expr::{
 };
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
+use super::exact_decimals::widen_decimals;
 use super::exact_texts::{decimal_beside, read_text, read_texts};
 use super::operators::{CONDITIONAL_FUNCTIONS, is_comparison};
+use super::quantified::searches_exactly;
 use super::rounding::rewrite_rounding;
 use super::time_literals::{
     UTC, added_unit, has_nanoseconds, interval_to_duration, is_integer, is_timestamp_literal,
-    parse_time_of_day, parse_timestamp, refine_beside, refine_bins, refine_timestamp,
+    parse_time_of_day, parse_timestamp, refine_added, refine_beside, refine_bins,
     refine_timestamp_literal, results_in_unit, string_literal, timestamp_in_unit, to_utc,
 };
 
@@ -78,6 +80,10 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
             let args = unify_values(call.args, schema);
             Expr::ScalarFunction(ScalarFunction { args, ..call })
         }
+        Expr::ScalarFunction(call) if searches_exactly(&call, schema) => {
+            let args = call.args.into_iter().map(normalize_scale).collect();
+            Expr::ScalarFunction(ScalarFunction { args, ..call })
+        }
         Expr::ScalarFunction(_) => {
             let coerced =
                 node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
@@ -118,8 +124,8 @@ fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
             let (left, right) = coerce_arithmetic(left, right, schema);
             let (left_unit, right_unit) = (added_unit(&right, schema), added_unit(&left, schema));
             (
-                refine_timestamp(left, left_unit, schema),
-                refine_timestamp(right, right_unit, schema),
+                refine_added(left, left_unit, schema),
+                refine_added(right, right_unit, schema),
             )
         }
         Operator::Multiply if has_decimal_product(&left, &right, schema) => {
@@ -302,7 +308,8 @@ fn coerce_comparison(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr)
         refine_beside(left, right_unit),
         refine_beside(right, left_unit),
     );
-    let mut operands = read_texts(vec![left, right], schema).into_iter();
+    let operands = read_texts(vec![left, right], schema);
+    let mut operands = widen_decimals(operands, schema).into_iter();
     let (left, right) = (
         operands.next().unwrap_or_else(null),
         operands.next().unwrap_or_else(null),
@@ -327,7 +334,7 @@ fn coerce_list(expr: Expr, values: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
     let unit = timestamp_unit(&expr, schema);
     let values = values.into_iter().map(|value| refine_beside(value, unit));
     let operands = std::iter::once(expr).chain(values).collect();
-    let mut operands = read_texts(operands, schema).into_iter();
+    let mut operands = widen_decimals(read_texts(operands, schema), schema).into_iter();
     let expr = operands.next().unwrap_or_else(null);
     let values: Vec<Expr> = operands.collect();
     let expr_type = data_type(&expr, schema);

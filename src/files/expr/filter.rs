@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::filter::prep_null_mask_filter;
 use datafusion_common::pruning::PruningStatistics;
@@ -28,6 +29,7 @@ use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
+use super::functions::makes_texts;
 use super::key_set::KeySet;
 use super::operators::combine_terms;
 use super::predicate::{Bounds, ForeignPredicate, Predicate};
@@ -41,6 +43,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::columns::TableColumns;
 use crate::files::run_blocking;
 use crate::parquet::types::batch_with_row_count;
+
+/// How many rows are evaluated at a time where functions make texts: what these make of so many is bounded.
+const TEXT_ROWS: usize = 8_192;
 
 /// A predicate that is bound to the columns of a table's snapshot.
 pub struct Filter {
@@ -58,6 +63,8 @@ pub struct Filter {
     keys: Option<(Vec<usize>, Arc<KeySet>)>,
     /// The caller's predicate, which is evaluated in place of `physical`.
     foreign: Option<Arc<dyn ForeignPredicate>>,
+    /// How many rows `physical` is evaluated on at a time.
+    max_rows: usize,
 }
 
 impl Predicate {
@@ -151,7 +158,6 @@ impl Filter {
     /// A filter for the rows with one of these keys. Fails if a key column was dropped or has another
     /// type than the keys.
     pub(crate) fn from_keys(keys: Arc<KeySet>, table: &TableColumns) -> Result<Self> {
-        let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let mut positions = Vec::new();
         let mut terms = Vec::new();
         for (column, (id, data_type)) in keys.ids.iter().zip(keys.data_types()).enumerate() {
@@ -173,8 +179,8 @@ impl Filter {
             }
         }
         let bounds_expr = combine_terms(terms, Operator::And);
-        let mut filter =
-            Self::new("a key".to_owned(), bounds_expr, &positions, table).map_err(to_error)?;
+        let mut filter = Self::new("a key".to_owned(), bounds_expr, &positions, table)
+            .map_err(Error::from_cause)?;
         if let ([position], [data_type]) = (positions.as_slice(), keys.data_types()) {
             let name = table.schema.field(*position).name();
             let list = ValueList::from_encoded(name, data_type, keys.encoded_keys());
@@ -192,9 +198,9 @@ impl Filter {
         table: &TableColumns,
     ) -> Result<Self> {
         let positions = table.project(Some(predicate.columns()))?;
-        let to_error = |e: DataFusionError| Error::other(e.to_string()).with_source(e);
         let text = predicate.text().to_owned();
-        let mut filter = Self::new(text, lit(true), &positions, table).map_err(to_error)?;
+        let mut filter =
+            Self::new(text, lit(true), &positions, table).map_err(Error::from_cause)?;
         filter.foreign = Some(predicate);
         Ok(filter)
     }
@@ -219,6 +225,11 @@ impl Filter {
         // A predicate that cannot be used for pruning prunes nothing: slower, and not an error.
         let pruning = Pruner::new(&logical, &input, &projected);
         let physical = apply_sql_semantics(planned, &input)?;
+        let max_rows = if makes_texts(&physical) {
+            TEXT_ROWS
+        } else {
+            usize::MAX
+        };
         Ok(Self {
             sql,
             logical,
@@ -229,6 +240,7 @@ impl Filter {
             uses_statistics: true,
             keys: None,
             foreign: None,
+            max_rows,
         })
     }
 
@@ -265,6 +277,19 @@ impl Filter {
             }
             return Ok(nulls_to_false(&mask));
         }
+        if rows <= self.max_rows {
+            return self.evaluate_expression(&batch);
+        }
+        let mut matching = BooleanBufferBuilder::new(rows);
+        for begin in (0..rows).step_by(self.max_rows) {
+            let part = batch.slice(begin, self.max_rows.min(rows - begin));
+            matching.append_buffer(self.evaluate_expression(&part)?.values());
+        }
+        Ok(BooleanArray::new(matching.finish(), None))
+    }
+
+    fn evaluate_expression(&self, batch: &RecordBatch) -> Result<BooleanArray> {
+        let rows = batch.num_rows();
         let to_error = |e: DataFusionError| {
             let reason = e.strip_backtrace();
             let message = format!(
@@ -273,7 +298,7 @@ impl Filter {
             );
             Error::invalid(message).with_source(e)
         };
-        let value = self.physical.evaluate(&batch).map_err(to_error)?;
+        let value = self.physical.evaluate(batch).map_err(to_error)?;
         let array = value.into_array(rows).map_err(to_error)?;
         let Some(mask) = array.as_boolean_opt() else {
             // The literal NULL: no row matches.

@@ -1,6 +1,5 @@
 //! The canonical form in which floats are compared: one zero, and one NaN, larger than all other values.
 
-use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -11,6 +10,9 @@ use arrow_schema::{DataType, Schema};
 use datafusion_common::Result;
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::PhysicalExpr;
+
+use super::forward::{forward, map_values};
+use crate::parquet::nested::contains_type;
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
@@ -60,22 +62,11 @@ fn map_floats<T: ArrowPrimitiveType>(
 
 /// Whether a type is a float or contains floats.
 pub(crate) fn has_floats(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, value) => has_floats(value),
-        DataType::RunEndEncoded(_, field)
-        | DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => has_floats(field.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
-        other => other.is_floating(),
-    }
+    contains_type(data_type, DataType::is_floating)
 }
 
 /// An expression whose value is that of the inner one, with canonical floats.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CanonicalFloatsExpr(pub(crate) Arc<dyn PhysicalExpr>);
 
 impl PartialEq for CanonicalFloatsExpr {
@@ -92,11 +83,7 @@ impl Hash for CanonicalFloatsExpr {
     }
 }
 
-impl Display for CanonicalFloatsExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
-    }
-}
+forward!(Display for CanonicalFloatsExpr, 0);
 
 impl PhysicalExpr for CanonicalFloatsExpr {
     fn data_type(&self, input: &Schema) -> Result<DataType> {
@@ -108,28 +95,9 @@ impl PhysicalExpr for CanonicalFloatsExpr {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        Ok(match self.0.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(canonicalize(&values)),
-            ColumnarValue::Scalar(value) => {
-                let value = canonicalize(&value.to_array()?);
-                ColumnarValue::Scalar(datafusion_common::ScalarValue::try_from_array(&value, 0)?)
-            }
-        })
+        map_values(self.0.evaluate(batch)?, |values| Ok(canonicalize(&values)))
     }
 
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.0]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        mut children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let child = children.pop().unwrap_or_else(|| Arc::clone(&self.0));
-        Ok(Arc::new(Self(child)))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
+    forward!(child 0);
+    forward!(text 0);
 }

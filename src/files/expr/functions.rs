@@ -1,15 +1,16 @@
 //! Calls of functions that DataFusion evaluates to another value than SQL has, or with more memory than there is.
 
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, Field, FieldRef, Schema};
+use arrow_schema::{Field, Schema};
 use datafusion_common::{Result, ScalarValue};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::calls::Call;
+use super::forward::forward;
+use super::joined_texts::joins_texts;
 use super::{float_rounding, text_functions, time_functions};
 
 /// A call of such a function.
@@ -25,36 +26,31 @@ impl FunctionExpr {
             || float_rounding::is_checked(name)
             || text_functions::is_checked(name);
         is_checked.then(|| {
-            let args = call.args().to_vec();
-            let replaced: Arc<dyn PhysicalExpr> = Arc::new(Self::with_args(call, args));
+            let type_field = Field::new(call.name(), call.return_type().clone(), call.nullable());
+            let replaced: Arc<dyn PhysicalExpr> = Arc::new(Self(ScalarFunctionExpr::new(
+                call.name(),
+                Arc::new(call.fun().clone()),
+                call.args().to_vec(),
+                Arc::new(type_field),
+                Arc::new(call.config_options().clone()),
+            )));
             replaced
         })
     }
+}
 
-    fn with_args(call: &ScalarFunctionExpr, args: Vec<Arc<dyn PhysicalExpr>>) -> Self {
-        let data_type = call.return_type().clone();
-        let type_field = Field::new(call.name(), data_type, call.nullable());
-        Self(ScalarFunctionExpr::new(
-            call.name(),
-            Arc::new(call.fun().clone()),
-            args,
-            Arc::new(type_field),
-            Arc::new(call.config_options().clone()),
-        ))
-    }
+/// Whether functions of an expression make texts, of which the size is bounded for a batch of rows.
+pub(super) fn makes_texts(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    let call = expr.downcast_ref::<FunctionExpr>();
+    let makes_own = call.is_some_and(|call| text_functions::is_checked(call.0.fun().name()));
+    makes_own || joins_texts(expr) || expr.children().into_iter().any(makes_texts)
 }
 
 impl PhysicalExpr for FunctionExpr {
-    fn data_type(&self, input: &Schema) -> Result<DataType> {
-        self.0.data_type(input)
-    }
+    forward!(call);
 
     fn nullable(&self, _input: &Schema) -> Result<bool> {
         Ok(self.0.nullable())
-    }
-
-    fn return_field(&self, input: &Schema) -> Result<FieldRef> {
-        self.0.return_field(input)
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
@@ -77,25 +73,6 @@ impl PhysicalExpr for FunctionExpr {
         }
         Ok(ColumnarValue::Array(values))
     }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        self.0.args().iter().collect()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        Ok(Arc::new(Self::with_args(&self.0, children)))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
 }
 
-impl Display for FunctionExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
-    }
-}
+forward!(Display for FunctionExpr, 0);

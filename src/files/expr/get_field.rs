@@ -3,17 +3,17 @@
 //! DataFusion's `get_field` returns a struct's child as it is stored, and under a null struct the child
 //! may hold any value.
 
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_schema::Schema;
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::{DataFusionError, Result, ScalarValue};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-use crate::parquet::projection::with_nulls;
+use super::forward::forward;
+use crate::parquet::plain_values::with_nulls;
 
 /// The name of DataFusion's function.
 const GET_FIELD: &str = "get_field";
@@ -51,16 +51,10 @@ fn default_config() -> Arc<ConfigOptions> {
 }
 
 impl PhysicalExpr for GetFieldExpr {
-    fn data_type(&self, input: &Schema) -> Result<DataType> {
-        self.0.data_type(input)
-    }
+    forward!(call);
 
     fn nullable(&self, _input: &Schema) -> Result<bool> {
         Ok(true)
-    }
-
-    fn return_field(&self, input: &Schema) -> Result<FieldRef> {
-        self.0.return_field(input)
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
@@ -102,34 +96,6 @@ impl PhysicalExpr for GetFieldExpr {
             (child, _) => Ok(child),
         }
     }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        self.0.args().iter().collect()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let call = &self.0;
-        let (function, field) = (call.fun().clone(), call.return_field(&Schema::empty())?);
-        let step = ScalarFunctionExpr::new(
-            call.name(),
-            Arc::new(function),
-            children,
-            field,
-            default_config(),
-        );
-        Ok(Arc::new(Self(step)))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
 }
 
-impl Display for GetFieldExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
-    }
-}
+forward!(Display for GetFieldExpr, 0);

@@ -4,12 +4,11 @@
 //! 10 / q > 1` would fail or not by which rows share a batch. Where the right side may fail for some rows, it is
 //! evaluated for those rows alone that need it.
 
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, BooleanArray, RecordBatch};
-use arrow_schema::{DataType, FieldRef, Schema};
+use arrow_schema::Schema;
 use datafusion_common::Result;
 use datafusion_expr::{ColumnarValue, Operator};
 use datafusion_physical_expr::PhysicalExpr;
@@ -18,6 +17,7 @@ use datafusion_physical_expr::expressions::{
 };
 
 use super::floats::CanonicalFloatsExpr;
+use super::forward::forward;
 use super::get_field::GetFieldExpr;
 use super::operators::is_comparison;
 use super::time_comparisons::TimeComparisonExpr;
@@ -71,17 +71,7 @@ fn can_fail(expr: &Arc<dyn PhysicalExpr>, input: &Schema) -> Result<bool> {
 }
 
 impl PhysicalExpr for GuardedExpr {
-    fn data_type(&self, _input: &Schema) -> Result<DataType> {
-        Ok(DataType::Boolean)
-    }
-
-    fn nullable(&self, input: &Schema) -> Result<bool> {
-        self.0.nullable(input)
-    }
-
-    fn return_field(&self, input: &Schema) -> Result<FieldRef> {
-        self.0.return_field(input)
-    }
+    forward!(binary);
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
         let rows = batch.num_rows();
@@ -106,29 +96,6 @@ impl PhysicalExpr for GuardedExpr {
         let value: BooleanArray = value.collect();
         Ok(ColumnarValue::Array(Arc::new(value)))
     }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        self.0.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let mut children = children.into_iter();
-        let (left, right) = (children.next(), children.next());
-        let left = left.unwrap_or_else(|| Arc::clone(self.0.left()));
-        let right = right.unwrap_or_else(|| Arc::clone(self.0.right()));
-        Ok(Arc::new(Self(BinaryExpr::new(left, *self.0.op(), right))))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
 }
 
-impl Display for GuardedExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
-    }
-}
+forward!(Display for GuardedExpr, 0);

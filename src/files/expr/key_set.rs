@@ -117,7 +117,7 @@ impl KeySet {
     fn encode_keys(&self, keys: &[ArrayRef]) -> Result<arrow_row::Rows> {
         let canonical_keys: Vec<ArrayRef> = keys.iter().map(canonicalize).collect();
         let converted = self.converter.convert_columns(&canonical_keys);
-        converted.map_err(|e| Error::other(e.to_string()).with_source(e))
+        converted.map_err(Error::from_cause)
     }
 
     /// The encoded keys.

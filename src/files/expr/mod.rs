@@ -5,7 +5,7 @@
 //! | step | modules |
 //! | --- | --- |
 //! | it is parsed and planned | `sql`, `tokens` |
-//! | shorthand is written out | `desugar`, `row_values` |
+//! | shorthand is written out | `desugar`, `quantified`, `row_values` |
 //! | columns and literals get types that compare exactly | `widen`, `exact_literals`, `time_literals`, `time_ranges` |
 //! | what DataFusion would evaluate to something else is refused | `refusals`, `text_refusals` |
 //! | it is simplified | `simplify`, `lossless_cast` |
@@ -15,30 +15,37 @@
 mod calls;
 mod checked;
 mod desugar;
+mod exact_decimals;
 mod exact_literals;
 mod exact_texts;
 mod filter;
 mod float_rounding;
 mod floats;
+mod forward;
 mod functions;
 mod get_field;
 mod guarded;
+mod joined_texts;
 mod key_set;
+mod logarithms;
 mod lossless_cast;
 mod operators;
 mod page_statistics;
 mod predicate;
 mod pruner;
 mod pruning;
+mod quantified;
 mod refusals;
 mod rounding;
 mod row_values;
 mod semantics;
 mod simplify;
+mod split_texts;
 pub(crate) mod sql;
 mod statistics;
 mod text_functions;
 mod text_refusals;
+mod text_sizes;
 mod time_casts;
 mod time_comparisons;
 mod time_functions;

@@ -99,7 +99,7 @@ impl Bounds {
                 statistics.null_counts(c)
             })?,
             row_counts: RecordBatch::try_new(Arc::new(schema), vec![row_counts])
-                .map_err(|e| Error::other(e.to_string()).with_source(e))?,
+                .map_err(Error::from_cause)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What DataFusion would evaluate to something else than SQL means, refused when it is planned.
 
-use arrow_schema::{DataType, FieldRef};
+use arrow_schema::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::{
@@ -9,6 +9,7 @@ use datafusion_expr::expr::{
 use datafusion_expr::{ExprSchemable, Operator};
 
 use super::operators::is_comparison;
+use crate::parquet::nested::element_of;
 
 /// Refuses to compare numbers with times, of which the coercion would make days or parts of a second since 1970:
 /// `day < 20240101` would be true of every date. `expr` has not been coerced.
@@ -174,19 +175,6 @@ fn casts_dates(from: &DataType, to: &DataType) -> bool {
             (Some(from), Some(to)) => casts_dates(from.data_type(), to.data_type()),
             _ => false,
         },
-    }
-}
-
-/// The elements of a list, or the entries of a map.
-pub(super) fn element_of(data_type: &DataType) -> Option<&FieldRef> {
-    match data_type {
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => Some(field),
-        _ => None,
     }
 }
 

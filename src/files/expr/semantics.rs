@@ -19,9 +19,14 @@ use super::floats::{CanonicalFloatsExpr, canonicalize, has_floats};
 use super::functions::FunctionExpr;
 use super::get_field::GetFieldExpr;
 use super::guarded::GuardedExpr;
+use super::joined_texts::join_texts;
 use super::operators::is_comparison;
+use super::quantified::to_in_list;
 use super::time_casts::TimeCastExpr;
 use super::time_comparisons::TimeComparisonExpr;
+
+/// Functions that compare values. Those of arrays are what `ANY` and `ALL` are planned as.
+const COMPARING_FUNCTIONS: [&str; 5] = ["array_has", "array_max", "array_min", "greatest", "least"];
 
 /// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
 pub(crate) fn to_physical(
@@ -120,11 +125,15 @@ fn rewrite_binary(binary: &BinaryExpr, input: &Schema) -> Result<Arc<dyn Physica
     if let Some(guarded) = GuardedExpr::try_replace(binary, input)? {
         return Ok(guarded);
     }
+    if *binary.op() == Operator::StringConcat {
+        return join_texts(binary, input);
+    }
     let strict = BinaryExpr::new(left, *binary.op(), right).with_fail_on_overflow(true);
     CheckedExpr::arithmetic(Arc::new(strict), input)
 }
 
-/// `greatest` and `least` of canonical floats: 0.0 / 0.0 has a sign, with which Arrow takes it for the least of all.
+/// Functions that compare their arguments, or the elements of these, with canonical floats: 0.0 / 0.0 has a sign, with
+/// which Arrow takes it for the least of all.
 fn rewrite_extreme(
     expr: &Arc<dyn PhysicalExpr>,
     input: &Schema,
@@ -132,12 +141,19 @@ fn rewrite_extreme(
     let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() else {
         return Ok(None);
     };
-    if !matches!(call.fun().name(), "greatest" | "least") || !has_floats(call.return_type()) {
+    if !COMPARING_FUNCTIONS.contains(&call.fun().name()) {
         return Ok(None);
+    }
+    if let Some(list) = to_in_list(call, input)? {
+        return Ok(Some(list));
     }
     let args = call.args().iter();
     let args = args.map(|arg| canonicalize_operand(arg, input));
     let args = args.collect::<Result<Vec<_>>>()?;
+    let mut pairs = args.iter().zip(call.args());
+    if pairs.all(|(canonical, arg)| Arc::ptr_eq(canonical, arg)) {
+        return Ok(None);
+    }
     Arc::clone(expr).with_new_children(args).map(Some)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] returns a logical expression whose literals keep their precision, with the common types of all
 //! operands, and simplified unless [`Rewrite::Verbatim`] is asked for. It has DataFusion's scalar functions
-//! and no aggregates, window functions or tables.
+//! and `string_to_array`, and no aggregates, window functions or tables.
 //!
 //! DataFusion walks expressions by recursion. So [`check_length`] limits the operators, [`with_stack`] plans
 //! on a thread with a large stack, and [`plan`] refuses an expression that is nested too deeply for other
@@ -37,6 +37,7 @@ use super::exact_literals::keep_exact;
 use super::operators::combine_terms;
 use super::refusals::{check_meaning, check_times};
 use super::simplify::{compare_times, simplify};
+use super::split_texts::string_to_array;
 use super::text_refusals::check_texts;
 use super::time_literals::{assign_now, to_local_times};
 use super::time_ranges::split_ranges;
@@ -261,7 +262,7 @@ fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
     Ok(deepest + 1)
 }
 
-/// The functions of SQL expressions: DataFusion's scalar ones.
+/// The functions of SQL expressions: DataFusion's scalar ones, and `string_to_array`.
 struct Functions {
     scalar: Vec<Arc<ScalarUDF>>,
     planners: Vec<Arc<dyn ExprPlanner>>,
@@ -273,8 +274,10 @@ impl Functions {
         let mut options = ConfigOptions::default();
         // A timestamp with a zone is a point in time, whatever the zone of the column it is compared with.
         options.execution.time_zone = Some("+00:00".into());
+        let mut scalar = datafusion_functions::all_default_functions();
+        scalar.push(Arc::new(string_to_array()));
         Self {
-            scalar: datafusion_functions::all_default_functions(),
+            scalar,
             planners: vec![
                 Arc::new(TimePlanner),
                 Arc::new(CoreFunctionPlanner::default()),

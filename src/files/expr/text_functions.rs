@@ -1,16 +1,26 @@
-//! Functions that make long texts, within bounds: memory that there is not would end the process.
+//! Functions that make long texts, within bounds: memory that there is not would end the process. And `levenshtein`, of
+//! which the time is bounded, since nothing cancels it within a batch of rows.
+//!
+//! In the replacement of `regexp_replace` only a backslash names what was matched, as in SQL. In DataFusion `$` does,
+//! too.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, LargeStringArray};
+use arrow_cast::cast;
 use arrow_schema::DataType;
+use arrow_select::concat::concat;
 use datafusion_common::{DataFusionError, Result, ScalarValue};
 use datafusion_expr::ColumnarValue;
 
 use super::calls::Call;
+use super::text_sizes::{MAX_TOTAL, array_size, byte_size, check_joined, check_total, copied_size};
 
+const CONCAT: &str = "concat";
+const CONCAT_WS: &str = "concat_ws";
+const LEVENSHTEIN: &str = "levenshtein";
 const REPEAT: &str = "repeat";
 const REPLACE: &str = "replace";
 const REGEXP_REPLACE: &str = "regexp_replace";
@@ -18,17 +28,27 @@ const REGEXP_REPLACE: &str = "regexp_replace";
 const MAX_PADDED_CHARS: usize = 65_536;
 /// The most bytes that a text is repeated to.
 const MAX_REPEATED_BYTES: usize = 1 << 20;
-/// The most bytes that parts of a text are replaced by, and of the repeated or padded texts of a batch of rows.
-const MAX_TOTAL: usize = 1 << 30;
+/// The most bytes of a character.
+const MAX_CHAR_BYTES: usize = 4;
+/// The most pairs of characters that are compared for a batch of rows; they take some seconds.
+const MAX_PAIRS: u64 = 1 << 32;
+/// How many pairs of characters a batch of many rows may have for each of them.
+const MAX_ROW_PAIRS: u64 = 1 << 16;
 
 pub(super) fn is_checked(name: &str) -> bool {
-    matches!(name, "lpad" | "rpad" | REPEAT | REPLACE | REGEXP_REPLACE)
+    matches!(
+        name,
+        CONCAT | CONCAT_WS | LEVENSHTEIN | "lpad" | "rpad" | REPEAT | REPLACE | REGEXP_REPLACE
+    )
 }
 
-/// The texts of such a function; an error where one is too long.
+/// The values of such a function; an error where one is too long, or takes too long.
 pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
     match call.name() {
-        REPLACE | REGEXP_REPLACE => check_replaced(call)?,
+        REGEXP_REPLACE => return replace_matches(call),
+        REPLACE => check_replaced(call)?,
+        LEVENSHTEIN => check_pairs(call)?,
+        CONCAT | CONCAT_WS => check_parts(call)?,
         _ => return lengthen(call),
     }
     call.invoke(call.args().to_vec())
@@ -37,17 +57,18 @@ pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
 /// The padded or repeated texts. A negative length is that of an empty text.
 fn lengthen(call: &Call<'_>) -> Result<ArrayRef> {
     let mut args = call.args().to_vec();
-    let [text, count, ..] = args.as_mut_slice() else {
+    let [text, count, others @ ..] = args.as_mut_slice() else {
         return call.invoke(call.args().to_vec());
     };
+    let fill = others.first();
     let is_repeat = call.name() == REPEAT;
     let (max, unit, verb) = if is_repeat {
         (MAX_REPEATED_BYTES, "bytes", "repeated")
     } else {
         (MAX_PADDED_CHARS, "characters", "padded")
     };
-    let is_constant = matches!(text, ColumnarValue::Scalar(_));
-    let mut total = 0_usize;
+    let copied = [Some(&*text), fill].map(|arg| arg.map_or(0, |arg| copied_size(arg, call.rows())));
+    let mut total = copied[0].saturating_add(copied[1]);
     for row in 0..call.rows() {
         let bytes = text_at(text, row).map_or(0, str::len);
         let size = if is_repeat { bytes } else { 1 };
@@ -56,12 +77,18 @@ fn lengthen(call: &Call<'_>) -> Result<ArrayRef> {
             let message = format!("texts are {verb} to at most {max} {unit}, not {length}");
             return Err(DataFusionError::Execution(message));
         }
-        // A constant is copied for every row.
-        total = total.saturating_add(length.max(if is_constant { bytes } else { 0 }));
+        let produced = if is_repeat {
+            length
+        } else {
+            let is_ascii = fill
+                .and_then(|fill| text_at(fill, row))
+                .is_none_or(str::is_ascii);
+            let char_bytes = if is_ascii { 1 } else { MAX_CHAR_BYTES };
+            length * char_bytes + bytes.min(length * MAX_CHAR_BYTES)
+        };
+        total = total.saturating_add(produced);
     }
-    if total > MAX_TOTAL {
-        return Err(too_much(call.name()));
-    }
+    check_total(call.name(), total)?;
     match count {
         ColumnarValue::Scalar(ScalarValue::Int64(Some(count))) => *count = (*count).max(0),
         ColumnarValue::Scalar(_) => {}
@@ -75,50 +102,184 @@ fn lengthen(call: &Call<'_>) -> Result<ArrayRef> {
     call.invoke(args)
 }
 
+/// Fails where the joined texts are too long.
+fn check_parts(call: &Call<'_>) -> Result<()> {
+    let Some((first, others)) = call.args().split_first() else {
+        return Ok(());
+    };
+    let size = |arg| byte_size(arg, call.rows());
+    // A separator is between all others.
+    let times = if call.name() == CONCAT_WS {
+        others.len()
+    } else {
+        1
+    };
+    let total = size(first).saturating_mul(times);
+    let total = others.iter().map(size).fold(total, usize::saturating_add);
+    check_joined(call.name(), total)
+}
+
+/// Fails where the texts are so long that their comparison, which nothing cancels, takes long.
+fn check_pairs(call: &Call<'_>) -> Result<()> {
+    let [left, right] = call.args() else {
+        return Ok(());
+    };
+    let counts = [left, right].map(|arg| char_counts(arg, call.rows()));
+    let pairs = counts[0].iter().zip(&counts[1]);
+    let pairs = pairs.map(|(left, right)| left.saturating_mul(*right));
+    let pairs = pairs.fold(0, u64::saturating_add);
+    let rows = u64::try_from(call.rows()).unwrap_or(u64::MAX);
+    let limit = rows.saturating_mul(MAX_ROW_PAIRS).max(MAX_PAIRS);
+    if pairs <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "{LEVENSHTEIN} would compare {pairs} pairs of characters of a batch of rows, more than {limit}; compare \
+         the beginnings of the texts, as in left(text, 1000)"
+    );
+    Err(DataFusionError::Execution(message))
+}
+
+/// How many characters the text of each row has; those of a constant are counted once.
+fn char_counts(arg: &ColumnarValue, rows: usize) -> Vec<u64> {
+    let count = |row| {
+        let chars = text_at(arg, row).map_or(0, |text| text.chars().count());
+        u64::try_from(chars).unwrap_or(u64::MAX)
+    };
+    match arg {
+        ColumnarValue::Scalar(_) => vec![count(0); rows],
+        ColumnarValue::Array(_) => (0..rows).map(count).collect(),
+    }
+}
+
 /// Fails where what parts of a text are replaced by is too long.
 fn check_replaced(call: &Call<'_>) -> Result<()> {
     let [text, part, other, ..] = call.args() else {
         return Ok(());
     };
+    let rows = call.rows();
+    let copied = [text, part, other].map(|arg| copied_size(arg, rows));
+    let copied = copied.into_iter().fold(0, usize::saturating_add);
+    check_total(REPLACE, copied)?;
+    let added = |count: fn(&str, &str) -> usize| {
+        let added = (0..rows).map(|row| {
+            let texts = (text_at(text, row), text_at(part, row), text_at(other, row));
+            let (Some(text), Some(part), Some(other)) = texts else {
+                return 0;
+            };
+            count(text, part).saturating_mul(other.len())
+        });
+        added.fold(copied, usize::saturating_add)
+    };
+    // Only long texts are looked through.
+    if added(count_most) <= MAX_TOTAL {
+        return Ok(());
+    }
+    check_total(REPLACE, added(count_parts))
+}
+
+/// How often a part may be in a text.
+fn count_most(text: &str, part: &str) -> usize {
+    text.len().checked_div(part.len()).unwrap_or_default()
+}
+
+fn count_parts(text: &str, part: &str) -> usize {
+    match part {
+        "" => 0,
+        part => text.matches(part).count(),
+    }
+}
+
+/// The texts with their matches replaced, of so many rows at a time that the size of what is made is bounded.
+fn replace_matches(call: &Call<'_>) -> Result<ArrayRef> {
+    let args = call.args().iter().enumerate().map(|(at, arg)| match at {
+        1 => change_texts(arg, &keep_whole),
+        2 => change_texts(arg, &escape_dollars),
+        _ => Ok(arg.clone()),
+    });
+    let args = args.collect::<Result<Vec<_>>>()?;
+    let (mut begin, mut bytes, mut total) = (0, 0_usize, 0_usize);
+    let mut parts = Vec::new();
     for row in 0..call.rows() {
-        let (Some(text), Some(part), Some(other)) =
-            (text_at(text, row), text_at(part, row), text_at(other, row))
-        else {
-            continue;
-        };
-        let is_pattern = call.name() == REGEXP_REPLACE;
-        let most = if is_pattern && is_replaced_once(call, row, other) {
-            1
-        } else if is_pattern {
-            // Before every character and after the last one; the replacement may name the match.
-            text.len() + 1
-        } else {
-            text.len() / part.len().max(1)
-        };
-        if most.saturating_mul(other.len()) <= MAX_TOTAL {
-            continue;
-        }
-        if is_pattern || text.matches(part).count().saturating_mul(other.len()) > MAX_TOTAL {
-            return Err(too_much(call.name()));
+        let most = most_replaced(call, row);
+        check_total(REGEXP_REPLACE, most)?;
+        bytes = bytes.saturating_add(most);
+        if bytes > MAX_TOTAL {
+            let part = call.invoke_rows(&args, begin, row - begin)?;
+            total = total.saturating_add(array_size(&part));
+            check_total(REGEXP_REPLACE, total)?;
+            parts.push(part);
+            (begin, bytes) = (row, most);
         }
     }
-    Ok(())
+    let last = call.invoke_rows(&args, begin, call.rows() - begin)?;
+    if parts.is_empty() {
+        return Ok(last);
+    }
+    total = total.saturating_add(array_size(&last));
+    check_total(REGEXP_REPLACE, total)?;
+    parts.push(last);
+    let parts: Vec<&dyn Array> = parts.iter().map(|part| part.as_ref()).collect();
+    Ok(concat(&parts)?)
 }
 
-/// Whether the first match alone is replaced, by a text that does not name it.
-fn is_replaced_once(call: &Call<'_>, row: usize, other: &str) -> bool {
+/// The most bytes that the text of a row has when its matches are replaced.
+fn most_replaced(call: &Call<'_>, row: usize) -> usize {
+    let [text, _, other, ..] = call.args() else {
+        return 0;
+    };
+    let (Some(text), Some(other)) = (text_at(text, row), text_at(other, row)) else {
+        return 0;
+    };
     let flags = call.args().get(3).and_then(|flags| text_at(flags, row));
-    flags.is_none_or(|flags| !flags.contains('g')) && !other.contains(['\\', '$'])
+    let is_once = flags.is_none_or(|flags| !flags.contains('g')) && !other.contains('\\');
+    // Before every character and after the last one; the replacement may name the match.
+    let matches = if is_once { 1 } else { text.len() + 1 };
+    text.len()
+        .saturating_add(matches.saturating_mul(other.len()))
 }
 
-fn too_much(name: &str) -> DataFusionError {
-    let message =
-        format!("the texts of {name} may have more than {MAX_TOTAL} bytes; make them shorter");
-    DataFusionError::Execution(message)
+/// A pattern of which DataFusion would drop the end as a part of its last alternative, in brackets; `None` for others.
+fn keep_whole(pattern: &str) -> Option<String> {
+    let is_cut = pattern.starts_with('^') && pattern.ends_with(".*$") && pattern.contains('|');
+    is_cut.then(|| format!("(?:{pattern})"))
+}
+
+/// A replacement in which every `$` is one; `None` for one without.
+fn escape_dollars(replacement: &str) -> Option<String> {
+    let has_dollar = replacement.contains('$');
+    has_dollar.then(|| replacement.replace('$', "$$"))
+}
+
+/// Texts of which some are changed.
+fn change_texts(
+    arg: &ColumnarValue,
+    change: &dyn Fn(&str) -> Option<String>,
+) -> Result<ColumnarValue> {
+    let rows = match arg {
+        ColumnarValue::Scalar(_) => 1,
+        ColumnarValue::Array(texts) => texts.len(),
+    };
+    let mut texts = (0..rows).filter_map(|row| text_at(arg, row));
+    if !texts.any(|text| change(text).is_some()) {
+        return Ok(arg.clone());
+    }
+    let changed = (0..rows).map(|row| {
+        let text = text_at(arg, row)?;
+        Some(change(text).unwrap_or_else(|| text.to_owned()))
+    });
+    let changed: LargeStringArray = changed.collect();
+    let changed = cast(&changed, &arg.data_type())?;
+    Ok(match arg {
+        ColumnarValue::Scalar(_) => {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&changed, 0)?)
+        }
+        ColumnarValue::Array(_) => ColumnarValue::Array(changed),
+    })
 }
 
 /// The text of a row; `None` for NULL.
-fn text_at(arg: &ColumnarValue, row: usize) -> Option<&str> {
+pub(super) fn text_at(arg: &ColumnarValue, row: usize) -> Option<&str> {
     match arg {
         ColumnarValue::Scalar(value) => value.try_as_str().flatten(),
         ColumnarValue::Array(texts) if texts.is_null(row) => None,

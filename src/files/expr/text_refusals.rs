@@ -8,8 +8,9 @@ use datafusion_expr::expr::{BinaryExpr, Expr, ScalarFunction};
 
 use super::exact_texts::{EXACT_TEXT, is_text};
 use super::operators::is_comparison;
-use super::refusals::{compared_operands, element_of};
+use super::refusals::compared_operands;
 use super::time_literals::{parse_time_of_day, string_literal};
+use crate::parquet::nested::element_of;
 
 const ELEMENTS: &str = "ANY and ALL do not read texts as numbers or times; compare a text, as in \
                         CAST(n AS VARCHAR) = ANY(l)";

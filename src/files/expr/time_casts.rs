@@ -16,10 +16,11 @@ use arrow_cast::cast;
 use arrow_cast::display::array_value_to_string;
 use arrow_schema::{DataType, Schema, TimeUnit};
 use chrono::{DateTime, Utc};
-use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::PhysicalExpr;
 
+use super::forward::{forward, map_values};
 use super::lossless_cast::keeps_all_values;
 use super::operators::as_cast;
 
@@ -27,7 +28,7 @@ use super::operators::as_cast;
 const ZONE_SECONDS: i64 = 2 * 86_400;
 
 /// A cast between dates, times and timestamps.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct TimeCastExpr {
     inner: Arc<dyn PhysicalExpr>,
     to: DataType,
@@ -103,7 +104,8 @@ impl TimeCastExpr {
         let advice = match self.to {
             DataType::Timestamp(TimeUnit::Nanosecond, _) => {
                 "nanoseconds are those from 1678 to 2261: cast what is beside them to microseconds, as in \
-                 CAST(t AS TIMESTAMP(6)), or leave such rows out; TRY_CAST has NULL for them"
+                 CAST(t AS TIMESTAMP(6)), or a length of time by arrow_cast(d, 'Duration(Microsecond)'), or leave such \
+                 rows out; TRY_CAST has NULL for them"
             }
             _ => "leave such rows out, as in CASE WHEN; TRY_CAST has NULL for them",
         };
@@ -216,30 +218,10 @@ impl PhysicalExpr for TimeCastExpr {
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        Ok(match self.inner.evaluate(batch)? {
-            ColumnarValue::Array(values) => ColumnarValue::Array(self.cast(&values)?),
-            ColumnarValue::Scalar(value) => {
-                let values = self.cast(&value.to_array()?)?;
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?)
-            }
-        })
+        map_values(self.inner.evaluate(batch)?, |values| self.cast(&values))
     }
 
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.inner]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let inner = children.into_iter().next();
-        Ok(Arc::new(Self {
-            inner: inner.unwrap_or_else(|| Arc::clone(&self.inner)),
-            to: self.to.clone(),
-            or_null: self.or_null,
-        }))
-    }
+    forward!(child inner);
 
     fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let name = if self.or_null { "TRY_CAST" } else { "CAST" };

@@ -4,7 +4,6 @@
 //! numbers of ticks are compared here, times the length of a tick: no time is too far.
 
 use std::cmp::Ordering;
-use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -18,6 +17,7 @@ use datafusion_expr::{ColumnarValue, Operator};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{BinaryExpr, InListExpr, Literal, NotExpr};
 
+use super::forward::forward;
 use super::operators::is_comparison;
 use super::time_casts::{TimeCastExpr, tick_nanoseconds};
 
@@ -166,13 +166,7 @@ fn has_order(order: Ordering, op: Operator) -> bool {
 }
 
 impl PhysicalExpr for TimeComparisonExpr {
-    fn data_type(&self, _input: &Schema) -> Result<DataType> {
-        Ok(DataType::Boolean)
-    }
-
-    fn nullable(&self, input: &Schema) -> Result<bool> {
-        self.0.nullable(input)
-    }
+    forward!(binary);
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
         let rows = batch.num_rows();
@@ -181,29 +175,6 @@ impl PhysicalExpr for TimeComparisonExpr {
         let holds = compare(&left, *self.0.op(), &right)?;
         Ok(ColumnarValue::Array(Arc::new(holds)))
     }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        self.0.children()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> Result<Arc<dyn PhysicalExpr>> {
-        let mut children = children.into_iter();
-        let (left, right) = (children.next(), children.next());
-        let left = left.unwrap_or_else(|| Arc::clone(self.0.left()));
-        let right = right.unwrap_or_else(|| Arc::clone(self.0.right()));
-        Ok(Arc::new(Self(BinaryExpr::new(left, *self.0.op(), right))))
-    }
-
-    fn fmt_sql(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.fmt_sql(f)
-    }
 }
 
-impl Display for TimeComparisonExpr {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Display::fmt(&self.0, f)
-    }
-}
+forward!(Display for TimeComparisonExpr, 0);

@@ -258,6 +258,22 @@ pub(super) fn refine_timestamp(expr: Expr, unit: Option<TimeUnit>, schema: &DFSc
     }
 }
 
+/// As [`refine_timestamp`], also of a time of day: DataFusion cuts the interval to its unit.
+pub(super) fn refine_added(expr: Expr, unit: Option<TimeUnit>, schema: &DFSchema) -> Expr {
+    let Some(unit) = unit else {
+        return expr;
+    };
+    let own_type = expr.get_type(schema).ok();
+    let Some(DataType::Time32(own) | DataType::Time64(own)) = own_type else {
+        return refine_timestamp(expr, Some(unit), schema);
+    };
+    let fine = DataType::Time64(own.max(unit).max(TimeUnit::Microsecond));
+    if own_type.as_ref() == Some(&fine) {
+        return expr;
+    }
+    cast(expr, fine)
+}
+
 /// An interval without months as a length of time in this unit, which is what a difference of timestamps is; others stay.
 pub(super) fn interval_to_duration(interval: Expr, unit: TimeUnit) -> Expr {
     let Expr::Literal(ScalarValue::IntervalMonthDayNano(Some(value)), _) = &interval else {

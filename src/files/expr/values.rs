@@ -84,7 +84,7 @@ pub(crate) fn constant_column(
     let single = from_json(value, data_type)?;
     let first = UInt32Array::from_value(0, rows.min(CONSTANT_ROWS));
     let repeated = take(&single, &first, None);
-    let repeated = repeated.map_err(|e| Error::other(e.to_string()).with_source(e))?;
+    let repeated = repeated.map_err(Error::from_cause)?;
     let starts = (0..rows.max(1)).step_by(CONSTANT_ROWS);
     let lengths = starts.map(|start| (rows - start).min(CONSTANT_ROWS));
     Ok(lengths.map(|length| repeated.slice(0, length)).collect())

@@ -4,6 +4,8 @@
 //! it converts values that are compared with a dictionary of numbers to dictionaries. So such columns
 //! become decimals of 128 bits and plain values before the coercion.
 //!
+//! Functions that read times from texts know no dictionaries; DataFusion casts the arguments of the others.
+//!
 //! Run-end encoded values become plain ones, too, also within structs and lists: an array of runs has no nulls of its
 //! own, so that structs in runs would be compared where they are null, and their fields cannot be read.
 
@@ -14,11 +16,23 @@ use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, FieldRef};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
-use datafusion_expr::expr::Expr;
+use datafusion_expr::expr::{Expr, ScalarFunction};
 use datafusion_expr::{
     ColumnarValue, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
     Signature, Volatility, cast,
 };
+
+/// Functions of arguments of any type, which fail for dictionaries.
+const TEXT_READERS: [&str; 8] = [
+    "to_date",
+    "to_time",
+    "to_timestamp",
+    "to_timestamp_micros",
+    "to_timestamp_millis",
+    "to_timestamp_nanos",
+    "to_timestamp_seconds",
+    "to_unixtime",
+];
 
 /// The schema whose columns have the types of [`without_runs`].
 pub(super) fn schema_without_runs(schema: &DFSchema) -> Result<DFSchema> {
@@ -67,6 +81,7 @@ pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
         }
     }
     let widened = expr.transform_up(|node| {
+        let node = read_dictionaries(node, schema);
         // The types of other expressions follow from their operands.
         let is_source = matches!(
             node,
@@ -90,6 +105,24 @@ pub(super) fn widen(expr: Expr, schema: &DFSchema) -> Result<Expr> {
         })
     });
     widened.map(|widened| widened.data)
+}
+
+/// A call of one of [`TEXT_READERS`] with plain texts; other expressions as they are.
+fn read_dictionaries(expr: Expr, schema: &DFSchema) -> Expr {
+    match expr {
+        Expr::ScalarFunction(call) if TEXT_READERS.contains(&call.func.name()) => {
+            let args = call.args.into_iter();
+            let args = args.map(|arg| match arg.get_type(schema) {
+                Ok(DataType::Dictionary(_, values)) if values.is_string() => cast(arg, *values),
+                _ => arg,
+            });
+            Expr::ScalarFunction(ScalarFunction {
+                args: args.collect(),
+                func: call.func,
+            })
+        }
+        other => other,
+    }
 }
 
 /// The type that values of a type are cast to, if any.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -378,3 +378,83 @@ def test_a_value_chosen_of_floats_and_decimals_is_a_float(memory_store: pds.Stor
             assert found == [row for (row,) in expected], predicate
     table.delete("coalesce(f, d) <= 0")
     assert table.scan(where="f = 1e-20").count() == len(decimals)
+
+
+WIDE: dict[str, tuple[Any, list[Any]]] = {
+    "a": (pa.decimal128(38, 0), ["99999999999999999999999999999999999999", "1", "0", "-5", None]),
+    "b": (pa.decimal128(38, 38), ["0.99999999999999999999999999999999999999", "1e-38", "0", "-0.5", None]),
+    "c": (pa.decimal128(38, 20), ["999999999999999999.00000000000000000001", "1", "-5", "0.5", None]),
+    "n": (pa.int64(), [2**63 - 1, 1, 0, -5, None]),
+}
+
+
+@pytest.mark.parametrize(("left", "right"), [("a", "b"), ("b", "a"), ("a", "c"), ("n", "c"), ("c", "n"), ("b", "n")])
+def test_numbers_that_together_have_more_than_38_digits(memory_store: pds.Store, left: str, right: str) -> None:
+    def cells(name: str) -> list[Any]:
+        kind, values = WIDE[name]
+        if not pa.types.is_decimal(kind):
+            return values
+        quantum = Decimal(1).scaleb(-kind.scale)
+        with localcontext(prec=50):
+            return [None if value is None else Decimal(value).quantize(quantum) for value in values]
+
+    pairs = [(x, y) for x in cells(left) for y in cells(right)]
+    columns = {"x": (WIDE[left][0], [x for x, _ in pairs]), "y": (WIDE[right][0], [y for _, y in pairs])}
+    table = _table(memory_store, columns)
+    fractions = [None if None in pair else tuple(Fraction(cell) for cell in pair) for pair in pairs]
+    for sign, compare in COMPARE.items():
+        expected = [row for row, pair in enumerate(fractions) if pair is not None and compare(*pair)]
+        assert _ids(table, f"x {sign} y") == expected, sign
+        assert _ids(table, f"NOT (x {sign} y)") == [
+            row for row, pair in enumerate(fractions) if pair is not None and row not in expected
+        ]
+    equal = [row for row, pair in enumerate(fractions) if pair is not None and pair[0] == pair[1]]
+    assert _ids(table, "x IN (y)") == equal
+    assert _ids(table, "x BETWEEN y AND y") == equal
+    assert _ids(table, "x IN (y, NULL)") == equal
+    half = [row for row, (x, _) in enumerate(pairs) if x is not None and Fraction(x) == Fraction(1, 2)]
+    assert _ids(table, "x IN (y, 0.5)") == sorted({*equal, *half})
+    assert _ids(table, "x IS NOT NULL AND y IS NOT NULL AND nullif(x, y) IS NULL") == equal
+
+
+def test_quotients_of_decimals_are_compared_with_their_digits(memory_store: pds.Store) -> None:
+    """Not cut four digits after those of the dividend."""
+    dividends = [Decimal("1.00"), Decimal("0.30"), Decimal("-2.00"), Decimal("99999999999999999.99"), None]
+    divisors = [3, 1, -7, 10**18, None]
+    pairs = [(d, n) for d in dividends for n in divisors]
+    columns = {
+        "d": (pa.decimal128(20, 2), [d for d, _ in pairs]),
+        "n": (pa.int64(), [n for _, n in pairs]),
+        "e": (pa.decimal64(18, 6), [None if n is None or abs(n) > 10**9 else Decimal(n) for _, n in pairs]),
+        "whole": (pa.decimal128(38, 0), [None if d is None else d.to_integral_value() for d, _ in pairs]),
+    }
+    table = _table(memory_store, columns)
+    cells = {name: values for name, (_, values) in columns.items()}
+    limits = ["0.333333", "0.3333333333333333", "0.1", "0", "1e-18"]
+    for dividend, divisor in (("d", "n"), ("d", "e"), ("n", "d"), ("e", "d"), ("d", "3"), ("10", "d"), ("whole", "n")):
+        rows = range(len(pairs))
+        above = cells.get(dividend, [int(dividend)] * len(pairs) if dividend.isdigit() else [])
+        below = cells.get(divisor, [int(divisor)] * len(pairs) if divisor.isdigit() else [])
+        quotients = {
+            row: Fraction(above[row]) / Fraction(below[row]) for row in rows if None not in (above[row], below[row])
+        }
+        for sign, compare in COMPARE.items():
+            for limit in limits:
+                expected = [row for row, quotient in quotients.items() if compare(quotient, Fraction(limit))]
+                assert _ids(table, f"{dividend} / {divisor} {sign} {limit}") == expected, (dividend, sign, limit)
+        expected = [row for row, quotient in quotients.items() if Fraction("0.3333") < quotient < Fraction("0.33334")]
+        assert _ids(table, f"{dividend} / {divisor} BETWEEN 0.3333 AND 0.33334") == expected
+
+
+def test_a_quotient_of_decimals_beside_a_float_is_the_nearest_float(memory_store: pds.Store) -> None:
+    """As that of its own digits is, and not always that of more of them."""
+    numbers = [*range(100_001, 101_000, 7)]
+    columns = {
+        "d": (pa.decimal128(20, 2), [Decimal(number) / 100 for number in numbers]),
+        "f": (pa.float64(), [number / 10**6 for number in numbers]),
+    }
+    table = _table(memory_store, columns)
+    every = list(range(len(numbers)))
+    for predicate in ("d / 10000 = f", "f >= d / 10000", "d / 10000 BETWEEN f AND f", "d / 10000 IN (f, 7)"):
+        assert _ids(table, predicate) == every, predicate
+    assert _ids(table, "d / 10000 <> f") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import operator as op
 from typing import Any
 
@@ -167,6 +168,18 @@ def test_what_needs_one_unit_says_what_to_do() -> None:
     assert find(table, "greatest(a, CAST(b AS TIMESTAMP(6))) = a") == [0, 1]
 
 
+def test_nanoseconds_beside_a_far_time_say_what_to_do() -> None:
+    far = dt.datetime(9999, 12, 31)  # noqa: DTZ001 without a zone
+    table = make_table(
+        {"a": pa.array([far, far, None], pa.timestamp("us")), "d": pa.array([1_000, -1_000, 0], pa.duration("ns"))}
+    )
+    advice = r"a has the value 9999-12-31.*arrow_cast\(d, 'Duration\(Microsecond\)'\)"
+    for sign in ("+", "-"):
+        assert_fails(table, f"a {sign} d > a", advice)
+    assert find(table, "a + arrow_cast(d, 'Duration(Microsecond)') > TIMESTAMP '9999-12-31'") == [0]
+    assert find(table, "a - arrow_cast(d, 'Duration(Microsecond)') > TIMESTAMP '9999-12-31'") == [1]
+
+
 @pytest.mark.parametrize("unit", NANOSECONDS)
 def test_a_length_of_time_is_added_with_all_its_digits(unit: str) -> None:
     ticks = [0, 0, -1, 1, None]
@@ -181,6 +194,29 @@ def test_a_length_of_time_is_added_with_all_its_digits(unit: str) -> None:
                 expected = [row for row, own in enumerate(sums) if own is not None and compare(own, limit)]
                 where = f"at {sign} lasts {comparison} TIMESTAMP '{text}'"
                 assert find(table, where) == expected, where
+
+
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
+def test_an_interval_is_added_to_a_time_of_day_with_all_its_digits(kind: pa.DataType) -> None:
+    ticks = 10**9 // NANOSECONDS[str(kind).partition("[")[2][:-1]]
+    times = pa.array([0, ticks, 43_200 * ticks, 86_399 * ticks, None], kind)
+    rows = pa.table({"id": range(5), "t": times.cast(pa.time64("us"))})
+    table = make_table({"t": times}, key="id")
+    matched = False
+    for interval in ("500 milliseconds", "1 microsecond", "-1500 milliseconds", "2 hours", "25 hours"):
+        for sign, limit in itertools.product("+-", ("00:00:00.3", "23:59:59.5")):
+            for comparison in ("<", ">=", "="):
+                where = f"t {sign} INTERVAL '{interval}' {comparison} TIME '{limit}'"
+                judged = duckdb.sql(f"SELECT id FROM rows WHERE {where} ORDER BY id").fetchall()  # noqa: S608 our own
+                assert find(table, where) == [number for (number,) in judged], where
+                matched |= comparison == "=" and bool(judged)
+    assert matched
+    # What fits is assigned, and what does not is refused.
+    table.merge(pa.table({"id": [0]})).when_matched_update({"t": "target.t + INTERVAL '2 hours'"}).execute()
+    assert find(table, "t = TIME '02:00:00'") == [0]
+    if kind == pa.time32("s"):
+        with pytest.raises(pds.InvalidInput, match='column "t"'):
+            table.merge(rows).when_matched_update({"t": "target.t + INTERVAL '500 milliseconds'"}).execute()
 
 
 def test_integers_that_narrow_decimals_do_not_hold() -> None:
