@@ -53,6 +53,8 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         (D::Dictionary(_, from), D::Dictionary(_, to)) => keeps_values(from, to),
         (D::Dictionary(_, value), _) => keeps_values(value, to),
         (_, D::Dictionary(_, value)) => keeps_values(from, value),
+        (D::RunEndEncoded(_, value), _) => keeps_values(value.data_type(), to),
+        (_, D::RunEndEncoded(_, value)) => keeps_values(from, value.data_type()),
         // The same points in time, whatever the name of the zone.
         (D::Timestamp(unit, zone), D::Timestamp(finer, other)) => {
             zone.is_some() == other.is_some() && is_finer(*unit, *finer)
@@ -61,8 +63,25 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         | (D::Time32(unit) | D::Time64(unit), D::Time32(finer) | D::Time64(finer)) => {
             is_finer(*unit, *finer)
         }
-        (D::LargeList(from) | D::FixedSizeList(from, _), D::List(to))
-        | (D::FixedSizeList(from, _), D::LargeList(to)) => item_fits(from, to, &keeps_values),
+        (
+            D::LargeList(from)
+            | D::ListView(from)
+            | D::LargeListView(from)
+            | D::FixedSizeList(from, _),
+            D::List(to),
+        )
+        | (
+            D::ListView(from) | D::LargeListView(from) | D::FixedSizeList(from, _),
+            D::LargeList(to),
+        )
+        | (
+            D::List(from)
+            | D::LargeList(from)
+            | D::ListView(from)
+            | D::LargeListView(from)
+            | D::FixedSizeList(from, _),
+            D::ListView(to) | D::LargeListView(to),
+        ) => item_fits(from, to, &keeps_values),
         (D::FixedSizeList(from, length), D::FixedSizeList(to, same)) => {
             length == same && item_fits(from, to, &keeps_values)
         }

@@ -287,13 +287,12 @@ impl ColumnStream {
     }
 
     fn decode_next(&mut self) -> Result<()> {
-        let to_error = |e: &dyn std::fmt::Display| Error::other(e.to_string());
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
-            None => self.open().map_err(|e| to_error(&e).with_source(e))?,
+            None => self.open().map_err(Error::from_cause)?,
         };
         let batch = match reader.next() {
-            Some(batch) => batch.map_err(|e| to_error(&e).with_source(e))?,
+            Some(batch) => batch.map_err(Error::from_cause)?,
             None => return Err(self.row_count_error()),
         };
         let rows = batch.num_rows();

@@ -22,6 +22,7 @@ use super::size::slice_bytes;
 use super::types::convert;
 use super::{Cancel, panic_text};
 use crate::error::{Error, Result};
+use crate::sync::mutex;
 
 /// The most row groups that are encoded at a time.
 const MAX_PENDING_GROUPS: usize = 3;
@@ -127,7 +128,7 @@ impl<'a> Encoder<'a> {
     }
 
     fn lock(&self) -> MutexGuard<'_, EncoderState<'a>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.state)
     }
 
     /// Opens a row group; waits until the budget has room for it.

@@ -1,21 +1,17 @@
-//! Checks of the values within columns (in lists, structs, maps and dictionaries), and of dictionary keys under nulls.
+//! What is nested in columns: in lists, structs, maps and dictionaries.
 //!
-//! [`check_required`], [`check_digits`] and [`check_whole_days`] refuse values that a file could not store as their
-//! type says; the errors are of the kind `InvalidInput` and name the column. A value is visible unless it or something
-//! around it is null. What is not visible may be anything and is not checked. [`with_hidden_keys_null`] hides such
-//! dictionary keys from casts, sorts and comparisons, [`with_null_keys`] nulls among a dictionary's values from casts:
-//! Arrow makes empty views of them.
-
-use std::sync::Arc;
+//! [`check_digits`] and [`check_whole_days`] refuse values that a file could not store as their type says; the errors
+//! are of the kind `InvalidInput` and name the column. A value is visible unless it or something around it is null, or
+//! no list has it. What is not visible may be anything and is not checked.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType,
 };
 use arrow_array::{Array, ArrayRef, OffsetSizeTrait, PrimitiveArray, RecordBatch, make_array};
-use arrow_buffer::{BooleanBufferBuilder, NullBuffer};
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, FieldRef};
+use arrow_schema::{DataType, FieldRef};
 
 use crate::error::{Error, Result};
 
@@ -23,21 +19,20 @@ use crate::error::{Error, Result};
 pub(crate) fn child_fields(data_type: &DataType) -> &[FieldRef] {
     match data_type {
         DataType::Struct(fields) => fields,
+        other => element_of(other).map_or(&[], std::slice::from_ref),
+    }
+}
+
+/// The elements of a list, or the entries of a map.
+pub(crate) fn element_of(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
         DataType::List(field)
         | DataType::LargeList(field)
         | DataType::ListView(field)
         | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => std::slice::from_ref(field),
-        _ => &[],
-    }
-}
-
-/// As [`child_fields`], but none for a list view, of which [`visible_children`] knows nothing.
-fn fields_to_check(data_type: &DataType) -> &[FieldRef] {
-    match data_type {
-        DataType::ListView(_) | DataType::LargeListView(_) => &[],
-        _ => child_fields(data_type),
+        | DataType::Map(field, _) => Some(field),
+        _ => None,
     }
 }
 
@@ -56,13 +51,15 @@ pub(crate) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bo
             .any(|field| contains_type(field.data_type(), predicate))
 }
 
-/// Which children of an array are visible, that is, not under its nulls; None if all are.
+/// Which children of an array are visible, that is, not under its nulls and in one of its lists; None if all are.
 pub(super) fn visible_children(data: &ArrayData, nulls: Option<&NullBuffer>) -> Option<NullBuffer> {
     match data.data_type() {
         DataType::Struct(_) => nulls.cloned(),
         DataType::FixedSizeList(_, length) => Some(nulls?.expand(usize::try_from(*length).ok()?)),
         DataType::List(_) | DataType::Map(..) => Some(visible_items::<i32>(data, nulls)),
         DataType::LargeList(_) => Some(visible_items::<i64>(data, nulls)),
+        DataType::ListView(_) => Some(visible_views::<i32>(data, nulls)),
+        DataType::LargeListView(_) => Some(visible_views::<i64>(data, nulls)),
         _ => None,
     }
 }
@@ -75,57 +72,37 @@ fn visible_items<Offset: OffsetSizeTrait>(
     let offsets = data.buffer::<Offset>(0);
     let items = data.child_data()[0].len();
     let mut visible = BooleanBufferBuilder::new(items);
-    visible.append_n(items, false);
+    visible.append_n(offsets.first().map_or(0, |first| first.as_usize()), false);
     for row in 0..data.len() {
-        if nulls.is_none_or(|nulls| nulls.is_valid(row)) {
-            for item in offsets[row].as_usize()..offsets[row + 1].as_usize() {
-                visible.set_bit(item, true);
-            }
-        }
+        let length = offsets[row + 1].as_usize() - offsets[row].as_usize();
+        visible.append_n(length, nulls.is_none_or(|nulls| nulls.is_valid(row)));
     }
+    visible.append_n(items - visible.len(), false);
     NullBuffer::new(visible.finish())
 }
 
-/// Refuses columns with a null in a nested field that is not nullable.
-pub(super) fn check_required(batch: &RecordBatch) -> Result<()> {
-    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        let required = |data_type: &DataType| {
-            fields_to_check(data_type)
-                .iter()
-                .any(|field| !field.is_nullable())
-        };
-        if contains_type(column.data_type(), required)
-            && has_forbidden_null(&column.to_data(), None)
-        {
-            let message = format!(
-                "column {:?}: null in a non-nullable field of its type {}",
-                field.name(),
-                column.data_type()
-            );
-            return Err(Error::invalid(message));
+/// As [`visible_items`], of lists that may overlap and lie in any order.
+fn visible_views<Offset: OffsetSizeTrait>(
+    data: &ArrayData,
+    nulls: Option<&NullBuffer>,
+) -> NullBuffer {
+    let (offsets, sizes) = (data.buffer::<Offset>(0), data.buffer::<Offset>(1));
+    let mut begins_and_ends = vec![0_i64; data.child_data()[0].len() + 1];
+    for row in 0..data.len() {
+        let size = sizes[row].as_usize();
+        if size > 0 && nulls.is_none_or(|nulls| nulls.is_valid(row)) {
+            let begin = offsets[row].as_usize();
+            begins_and_ends[begin] += 1;
+            begins_and_ends[begin + size] -= 1;
         }
     }
-    Ok(())
-}
-
-/// Whether a nested field that is not nullable has a visible null.
-fn has_forbidden_null(data: &ArrayData, outer: Option<&NullBuffer>) -> bool {
-    let nulls = NullBuffer::union(outer, data.nulls());
-    let fields = fields_to_check(data.data_type());
-    if fields.is_empty() {
-        return false;
-    }
-    let visible = visible_children(data, nulls.as_ref());
-    fields.iter().zip(data.child_data()).any(|(field, child)| {
-        let is_null = |at: usize| child.is_null(at);
-        let has_null = !field.is_nullable()
-            && child.null_count() > 0
-            && match &visible {
-                Some(visible) => visible.valid_indices().any(is_null),
-                None => true,
-            };
-        has_null || has_forbidden_null(child, visible.as_ref())
-    })
+    begins_and_ends.pop();
+    let mut lists = 0;
+    let visible = begins_and_ends.into_iter().map(|change| {
+        lists += change;
+        lists > 0
+    });
+    NullBuffer::new(visible.collect::<BooleanBuffer>())
 }
 
 /// Refuses `date64` values that are not whole days where `target` has `date32`, at any depth.
@@ -253,119 +230,4 @@ fn find_overflow<T: DecimalType>(
     let (_, value) = candidates.find(|(at, value)| !fits(**value) && is_visible(*at))?;
     // With the largest precision, because the value has more digits than its type.
     Some(T::format_decimal(*value, T::MAX_PRECISION, scale))
-}
-
-/// Adds the nulls of nested arrays to the dictionaries within them: a key that is not visible may be anything, also one
-/// that its dictionary does not have.
-pub(super) fn with_hidden_keys_null(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
-    let data_type = array.data_type();
-    if !data_type.is_nested() || !contains_type(data_type, is_dictionary) {
-        return Ok(Arc::clone(array));
-    }
-    Ok(make_array(mask_hidden_keys(array.to_data(), None)?))
-}
-
-/// The array with nulls for the keys of dictionaries whose value is null, at any depth.
-pub(crate) fn with_null_keys(array: &ArrayRef) -> ArrayRef {
-    if !contains_type(array.data_type(), is_dictionary) {
-        return Arc::clone(array);
-    }
-    let data = array.to_data();
-    if has_null_values(&data) {
-        make_array(to_null_keys(data))
-    } else {
-        Arc::clone(array)
-    }
-}
-
-fn has_null_values(data: &ArrayData) -> bool {
-    let mut children = data.child_data().iter();
-    if is_dictionary(data.data_type()) {
-        children.any(|values| values.null_count() > 0)
-    } else {
-        children.any(has_null_values)
-    }
-}
-
-fn to_null_keys(data: ArrayData) -> ArrayData {
-    let builder = data.clone().into_builder();
-    let builder = if is_dictionary(data.data_type()) {
-        builder.nulls(make_array(data.clone()).logical_nulls())
-    } else {
-        let children = data.child_data().iter().cloned().map(to_null_keys);
-        builder.child_data(children.collect())
-    };
-    // Items that may not be null stay as they are.
-    builder.build().unwrap_or(data)
-}
-
-fn is_dictionary(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Dictionary(..))
-}
-
-/// Whether a dictionary is within an array that has nulls, which may hide keys; `is_hidden` if one around `data` has.
-pub(super) fn may_hide_keys(data: &ArrayData, is_hidden: bool) -> bool {
-    match data.data_type() {
-        DataType::Dictionary(..) if is_hidden => true,
-        data_type if data_type.is_nested() => {
-            let is_hidden = is_hidden || data.null_count() > 0;
-            let mut children = data.child_data().iter();
-            children.any(|child| may_hide_keys(child, is_hidden))
-        }
-        _ => false,
-    }
-}
-
-/// Sets the keys of a dictionary array that are not visible to its first key.
-fn with_first_keys(data: &ArrayData, visible: &NullBuffer) -> Result<ArrayData, ArrowError> {
-    let DataType::Dictionary(key, _) = data.data_type() else {
-        return Ok(data.clone());
-    };
-    let width = key.primitive_width().unwrap_or(1);
-    let from = data.offset() * width;
-    let mut keys = data.buffers()[0].as_slice()[from..from + data.len() * width].to_vec();
-    for (at, key_bytes) in keys.chunks_exact_mut(width).enumerate() {
-        if visible.is_null(at) {
-            key_bytes.fill(0);
-        }
-    }
-    let builder = ArrayData::builder(data.data_type().clone()).len(data.len());
-    builder
-        .add_buffer(keys.into())
-        .child_data(data.child_data().to_vec())
-        .nulls(data.nulls().cloned())
-        .build()
-}
-
-fn mask_hidden_keys(data: ArrayData, outer: Option<&NullBuffer>) -> Result<ArrayData, ArrowError> {
-    use DataType::{Dictionary, FixedSizeList, LargeList, List, Map, Struct};
-    let is_dictionary = is_dictionary(data.data_type());
-    if !is_dictionary && !data.data_type().is_nested() {
-        return Ok(data);
-    }
-    let nulls = NullBuffer::union(outer, data.nulls());
-    let visible = visible_children(&data, nulls.as_ref());
-    let flags = child_fields(data.data_type())
-        .iter()
-        .map(|f| !f.is_nullable());
-    let required: Vec<bool> = flags.collect();
-    let masked_children = data.child_data().iter().enumerate().map(|(at, child)| {
-        // Items that may not be null stay valid: a key that is not visible is replaced by the first one.
-        let is_required = required.get(at).is_some_and(|flag| *flag);
-        let keeps_validity =
-            is_required && matches!(data.data_type(), List(_) | LargeList(_) | Map(..));
-        match (&visible, child.data_type()) {
-            (Some(visible), Dictionary(..)) if keeps_validity => with_first_keys(child, visible),
-            _ if keeps_validity => mask_hidden_keys(child.clone(), None),
-            _ => mask_hidden_keys(child.clone(), visible.as_ref()),
-        }
-    });
-    let children = masked_children.collect::<Result<_, _>>()?;
-    let takes_nulls = is_dictionary || matches!(data.data_type(), Struct(_) | FixedSizeList(..));
-    let builder = data.into_builder().child_data(children);
-    if takes_nulls {
-        builder.nulls(nulls).build()
-    } else {
-        builder.build()
-    }
 }

@@ -7,7 +7,7 @@
 //! An error of a sink is returned as it is; an error of the parquet writer is of the kind `Other`.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory};
@@ -24,6 +24,7 @@ use super::dictionary::Dictionaries;
 use super::page_checksums::{ChunkDigest, IndexBytes, PageChecksums, PageHasher};
 use super::seal::{PARQUET_TRAILER_BYTES, PartIdentity, Seal, hash};
 use crate::error::{Error, Result};
+use crate::sync::mutex::lock;
 
 /// Receives the bytes of one file, in order.
 pub trait ByteSink: Send {
@@ -129,7 +130,7 @@ struct SharedDestination(Arc<Mutex<Destination>>);
 
 impl SharedDestination {
     fn with_lock<T>(&self, work: impl FnOnce(&mut Destination) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&self.0))
     }
 }
 

@@ -16,6 +16,8 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields};
 use arrow_select::take::take;
 
+use super::nested::{child_fields, element_of};
+
 /// `target`, with the value type in place of each dictionary that is not a dictionary in `source`, and with maps that
 /// are sorted where those of `source` are.
 pub(super) fn unpack_type(source: &DataType, target: &DataType) -> DataType {
@@ -67,15 +69,7 @@ fn with_type(field: &FieldRef, data_type: DataType) -> FieldRef {
 
 /// The type of a list's items; the null type where `list` is not a list.
 fn item_type(list: &DataType) -> &DataType {
-    match list {
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => field.data_type(),
-        _ => &DataType::Null,
-    }
+    element_of(list).map_or(&DataType::Null, |item| item.data_type())
 }
 
 /// The type of the field that becomes a struct's field: the one of the same name or, if there is none, at its position.
@@ -98,10 +92,7 @@ pub(super) fn pack(array: ArrayRef, target: &DataType) -> Result<ArrayRef, Arrow
 }
 
 fn pack_data(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError> {
-    use DataType::{
-        Dictionary, FixedSizeList, LargeList, LargeListView, List, ListView, Map, RunEndEncoded,
-        Struct,
-    };
+    use DataType::{Dictionary, RunEndEncoded};
     if data.data_type() == target {
         return Ok(data);
     }
@@ -112,17 +103,10 @@ fn pack_data(data: ArrayData, target: &DataType) -> Result<ArrayData, ArrowError
             return build_dictionary(&values, key, target);
         }
         (_, RunEndEncoded(ends, values)) => vec![ends.data_type(), values.data_type()],
-        (
-            _,
-            List(field)
-            | LargeList(field)
-            | ListView(field)
-            | LargeListView(field)
-            | FixedSizeList(field, _)
-            | Map(field, _),
-        ) => vec![field.data_type()],
-        (_, Struct(fields)) => fields.iter().map(|field| field.data_type()).collect(),
-        _ => Vec::new(),
+        _ => child_fields(target)
+            .iter()
+            .map(|field| field.data_type())
+            .collect(),
     };
     let children_and_types = data.child_data().iter().zip(types);
     let packed_children =

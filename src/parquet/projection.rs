@@ -8,12 +8,11 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, make_array};
-use arrow_buffer::NullBuffer;
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
-use arrow_select::take::take;
 
 use super::file::ParquetFile;
+use super::plain_values::with_nulls;
 use super::types::{batch_with_row_count, index_of};
 use crate::error::{Error, Result};
 
@@ -213,26 +212,4 @@ fn extract(array: &ArrayRef, path: &[String]) -> Result<ArrayRef> {
     let column = struct_array.and_then(|struct_array| struct_array.column_by_name(name));
     let child = column.ok_or_else(|| Error::other(format!("internal error: no field {name:?}")))?;
     extract(&with_nulls(child, array.nulls())?, nested_path)
-}
-
-/// `array` with these nulls in addition to its own.
-pub(crate) fn with_nulls(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef> {
-    let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) else {
-        return Ok(Arc::clone(array));
-    };
-    let masking_error =
-        |e| Error::other(format!("cannot add nulls to a field: {e}")).with_source(e);
-    match array.data_type() {
-        DataType::Null => Ok(Arc::clone(array)),
-        DataType::RunEndEncoded(..) | DataType::Union(..) => {
-            let row_range = 0..array.len() as u64;
-            let rows = UInt64Array::new(row_range.collect(), Some(nulls.clone()));
-            take(array, &rows, None).map_err(masking_error)
-        }
-        _ => {
-            let combined = NullBuffer::union(array.nulls(), Some(nulls));
-            let data = array.to_data().into_builder().nulls(combined).build();
-            data.map(make_array).map_err(masking_error)
-        }
-    }
 }

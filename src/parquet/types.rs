@@ -20,8 +20,10 @@ use arrow_schema::{
     ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
 };
 
-use super::nested::{check_whole_days, may_hide_keys, with_hidden_keys_null, with_null_keys};
+use super::nested::{check_whole_days, child_fields, contains_type};
 use super::pack::{pack, unpack_type};
+use super::plain_values::plain_values;
+use super::required::check_required;
 use crate::error::{Error, Result};
 
 /// The deepest nesting of a type; other readers recurse over it, too.
@@ -162,12 +164,19 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         .with_source(e)
     };
     check_whole_days(array, target, column)?;
+    if drops_bits(array.data_type(), target) {
+        let reason = "a cast of integers to narrow decimals may drop bits".to_owned();
+        return Err(conversion_error(ArrowError::CastError(reason)));
+    }
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()
     };
-    let source = with_hidden_keys_null(array).map_err(conversion_error)?;
-    let source = &with_null_keys(&source);
+    let source = &if contains_type(array.data_type(), is_dictionary) {
+        plain_values(array, column)?
+    } else {
+        Arc::clone(array)
+    };
     let unpacked_type = &unpack_type(source.data_type(), target);
     let converted = match cast_with_options(source, unpacked_type, &options) {
         Ok(converted) => converted,
@@ -179,6 +188,26 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     };
     check_finite(source, &converted, column)?;
     pack(converted, target).map_err(conversion_error)
+}
+
+/// Whether a cast makes narrow decimals of integers, for which Arrow takes the lowest bits of wider ones.
+fn drops_bits(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Decimal32, Decimal64, Dictionary, RunEndEncoded};
+    match (from, to) {
+        (Dictionary(_, values), to) => drops_bits(values, to),
+        (RunEndEncoded(_, values), to) => drops_bits(values.data_type(), to),
+        (from, Dictionary(_, values)) => drops_bits(from, values),
+        (from, RunEndEncoded(_, values)) => drops_bits(from, values.data_type()),
+        (from, Decimal32(..) | Decimal64(..)) => from.is_integer(),
+        _ => {
+            let mut pairs = child_fields(from).iter().zip(child_fields(to));
+            pairs.any(|(from, to)| drops_bits(from.data_type(), to.data_type()))
+        }
+    }
+}
+
+fn is_dictionary(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Dictionary(..))
 }
 
 /// Refuses floats that became infinite because their type is too narrow for them.
@@ -247,31 +276,14 @@ pub fn convert_batch(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBa
     batch_with_row_count(schema, columns, batch.num_rows())
 }
 
-/// The array with nulls for the keys of dictionaries that are under a null of a struct or list. Makers of Arrow data,
-/// pyarrow among them, leave any key there, also one that the dictionary does not have. Arrow sorts, compares and
-/// concatenates the fields of a struct without its nulls, and would look that key up. An error names the column.
-pub(crate) fn without_hidden_keys(array: &ArrayRef, column: &str) -> Result<ArrayRef> {
-    if !array.data_type().is_nested() || !may_hide_keys(&array.to_data(), false) {
-        return Ok(Arc::clone(array));
-    }
-    with_hidden_keys_null(array)
-        .map_err(|e| Error::invalid(format!("column {column:?}: {e}")).with_source(e))
-}
-
-/// Puts nulls for the keys of dictionaries that are under a null of a struct or list, or whose value is null, in every
-/// column of `batch`. What must not be null stays as it is, to be refused by its name.
-pub fn batch_with_plain_keys(batch: &RecordBatch) -> Result<RecordBatch> {
+/// The batch with its values in the one form in which a file gives them back. A null where its schema has none is an
+/// error of the kind `InvalidInput`, which names the path.
+pub fn batch_with_plain_values(batch: &RecordBatch) -> Result<RecordBatch> {
+    check_required(batch)?;
     let schema = batch.schema();
-    let columns = schema.fields().iter().zip(batch.columns());
-    let columns = columns
-        .map(|(field, column)| {
-            let column = without_hidden_keys(column, field.name())?;
-            Ok(if field.is_nullable() {
-                with_null_keys(&column)
-            } else {
-                column
-            })
-        })
+    let fields_and_columns = schema.fields().iter().zip(batch.columns());
+    let columns = fields_and_columns
+        .map(|(field, column)| plain_values(column, field.name()))
         .collect::<Result<Vec<_>>>()?;
     batch_with_row_count(&schema, columns, batch.num_rows())
 }
@@ -299,4 +311,32 @@ pub fn index_of(schema: &Schema, column: &str) -> Result<usize> {
             "unknown column {column:?}; the columns are {names:?}"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Decimal128Type;
+    use arrow_array::{Int64Array, StructArray};
+
+    use super::*;
+
+    #[test]
+    fn integers_lose_no_bits_in_decimals() {
+        let number = (1 << 32) + 1;
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![number]));
+        let fields = |data_type| Fields::from(vec![Field::new("n", data_type, true)]);
+        let columns = vec![Arc::clone(&numbers)];
+        let structs: ArrayRef = Arc::new(StructArray::new(fields(DataType::Int64), columns, None));
+        for narrow in [DataType::Decimal32(9, 0), DataType::Decimal64(18, 0)] {
+            let nested = DataType::Struct(fields(narrow.clone()));
+            for (column, target) in [(&numbers, &narrow), (&structs, &nested)] {
+                let error = convert(column, target, "c").unwrap_err();
+                assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+                assert!(error.to_string().contains("column \"c\""), "{error}");
+            }
+        }
+        let wide = convert(&numbers, &DataType::Decimal128(38, 0), "c").unwrap();
+        let wide = wide.as_primitive::<Decimal128Type>();
+        assert_eq!(wide.value(0), i128::from(number));
+    }
 }

@@ -22,10 +22,11 @@ use parquet::file::writer::SerializedFileWriter;
 
 use super::distinct::is_distinct;
 use super::encode::Encoder;
-use super::nested::{check_digits, check_required};
+use super::nested::check_digits;
 use super::options::WriteOptions;
 pub use super::output::{ByteSink, ByteSinkFactory, FileStats};
 use super::output::{Digests, OutputFiles, column_factory};
+use super::required::check_required;
 use super::seal::PartIdentity;
 use super::size::slice_bytes;
 use super::text::check_text;

@@ -6,12 +6,12 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 
 use super::graph::StageNode;
-use super::keys::{check_nulls, normalize, retype};
+use super::keys::{normalize, retype};
 use super::layers::to_error;
-use super::plain_values::plain_values;
 use super::tables::STATE;
 use crate::error::{Error, Result};
-use crate::parquet::types::without_hidden_keys;
+use crate::parquet::plain_values::plain_values;
+use crate::parquet::required::check_nulls;
 
 /// The emitted rows in the form in which they are stored.
 pub(super) fn check_emitted(
@@ -37,14 +37,12 @@ pub(super) fn check_emitted(
         Some(_) => Some(column(STATE)?),
         None => None,
     };
-    check_nulls(target, &stage.key, "target_key", None).map_err(of_stage)?;
-    check_nulls(value, &stage.value, "value", None).map_err(of_stage)?;
+    check_nulls(target, &stage.key, "target_key").map_err(of_stage)?;
+    check_nulls(value, &stage.value, "value").map_err(of_stage)?;
     let columns = [target, source, value].into_iter().chain(group_state);
     let columns = columns.zip(schema.fields());
-    let columns = columns.map(|(column, field)| {
-        let column = without_hidden_keys(column, field.name())?;
-        retype(&plain_values(&column)?, field.data_type())
-    });
+    let columns = columns
+        .map(|(column, field)| retype(&plain_values(column, field.name())?, field.data_type()));
     let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>().map_err(of_stage)?;
     columns[0] = normalize(&columns[0]);
     RecordBatch::try_new(Arc::clone(schema), columns).map_err(to_error)

@@ -16,15 +16,15 @@ use super::diff::{CHANGED, Delta, DeltaWriter, HAD, HAS, KeyWriter, delta, diff,
 use super::format::ConsumedInput;
 use super::functions::Rows;
 use super::graph::SourceNode;
-use super::keys::{check_nulls, normalize, retype};
+use super::keys::{normalize, retype};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
-use super::plain_values::plain_values;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
 use crate::files::{SortColumn, Spill, SpillWriter, sort_batches};
 use crate::parquet::Cancel;
-use crate::parquet::nested::with_null_keys;
+use crate::parquet::plain_values::plain_values;
+use crate::parquet::required::check_nulls;
 use crate::table::align_to_schema;
 
 /// Which keys of a source are changed, and to what.
@@ -128,7 +128,7 @@ pub(super) fn sort_rows(
     ];
     let declared = Arc::new(Schema::new(declared[..columns].to_vec()));
     check_columns(&declared, &rows.schema())?;
-    let aligned = align_to_schema(as_plain_dictionaries(rows), &declared)?;
+    let aligned = align_to_schema(rows, &declared)?;
     let normal = as_stored(aligned, &declared, &stored);
     let normal = cancellable(normal, cancel);
     let normal = Box::new(RecordBatchIterator::new(normal, Arc::clone(&stored)));
@@ -250,26 +250,6 @@ fn check_columns(declared: &Schema, input: &Schema) -> Result<()> {
     }
 }
 
-/// The rows without nulls among the values of dictionaries, before these are cast: Arrow makes empty views of them.
-fn as_plain_dictionaries(rows: Rows) -> Rows {
-    let schema = rows.schema();
-    let batches = rows.map(|batch| {
-        let batch = batch?;
-        let schema = batch.schema();
-        let columns = batch.columns().iter().zip(schema.fields());
-        let columns = columns.map(|(column, field)| {
-            // What must not be null is refused later, by its name.
-            if field.is_nullable() {
-                with_null_keys(column)
-            } else {
-                Arc::clone(column)
-            }
-        });
-        RecordBatch::try_new(Arc::clone(&schema), columns.collect())
-    });
-    Box::new(RecordBatchIterator::new(batches, schema))
-}
-
 /// The rows in the form in which they are stored.
 fn as_stored(rows: Rows, declared: &SchemaRef, stored: &SchemaRef) -> Rows {
     let (declared, schema) = (Arc::clone(declared), Arc::clone(stored));
@@ -278,8 +258,8 @@ fn as_stored(rows: Rows, declared: &SchemaRef, stored: &SchemaRef) -> Rows {
         let columns = batch.columns().iter().zip(schema.fields()).enumerate();
         let columns = columns.map(|(index, (column, field))| {
             let declared = declared.field(index);
-            check_nulls(column, declared, declared.name(), None)?;
-            let column = plain_values(&retype(column, field.data_type())?)?;
+            check_nulls(column, declared, declared.name())?;
+            let column = plain_values(&retype(column, field.data_type())?, declared.name())?;
             Ok(if index == 0 {
                 normalize(&column)
             } else {

@@ -187,8 +187,11 @@ impl ChunkDecoder {
                 None => return Err(Unsupported),
             }
         }
-        let first = self.row_range.start.checked_sub(self.skipped_rows);
-        let first = first.ok_or(Unsupported)?;
+        let first = self
+            .row_range
+            .start
+            .checked_sub(self.skipped_rows)
+            .ok_or(Unsupported)?;
         let mut bits = self.validity.and_then(Validity::finish);
         if let Some(mask) = &self.mask {
             let of_range = bits.map(|bits| bits.slice(first, self.row_range.len()));

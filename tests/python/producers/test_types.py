@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from hidden_values import REQUIRED_NULLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,6 +181,23 @@ def test_dictionaries_with_more_values_than_their_keys_can_number(
             assert dict(values_of_keys) == expected
 
 
+@pytest.mark.parametrize("mode", ["row", "batch"])
+def test_structs_with_fields_that_are_not_nullable(mode: str) -> None:
+    """A function may return the ones that it got, also those that are null."""
+    inner = pa.struct([pa.field("b", pa.string(), nullable=False)])
+    data_type = pa.struct([pa.field("a", pa.int8(), nullable=False), pa.field("s", inner, nullable=False)])
+    values = pa.array([{"a": 1, "s": {"b": "x"}}, None, {"a": 2, "s": {"b": ""}}], data_type)
+    numbers = pa.array([1, 2, 3], pa.int64())
+    for key, value in ((numbers, values), (values, numbers)):
+        pipeline = copied(pds.Store("memory://"), mode, key.type, value.type)
+        rows = pa.table({"key": sliced(key), "value": sliced(value)})
+        pipeline.update(source=pds.Changes(rows))
+        for table in ("source", "copy"):
+            stored = pipeline[table].read()
+            assert sorted(pairs_of(stored)) == sorted(pairs_of(rows))
+            assert stored.schema.field("value").type == value.type
+
+
 # pyarrow puts a key that is not null below the nulls of these, also where the dictionary has no value.
 ENCODED = pa.struct([("x", pa.dictionary(pa.int8(), pa.string()))])
 REQUIRED = pa.struct([pa.field("x", pa.dictionary(pa.int8(), pa.string()), nullable=False)])
@@ -264,6 +283,34 @@ def test_a_null_in_a_source_among_items_that_forbid_it(memory_store: pds.Store) 
     assert pipeline.version == 0
 
 
+@pytest.mark.parametrize("name", REQUIRED_NULLS)
+def test_a_null_where_a_field_has_none(memory_store: pds.Store, name: str) -> None:
+    """Also among the values of dictionaries and runs. Pushed, it is refused by its path; emitted, by its row."""
+    field, values, path = REQUIRED_NULLS[name]
+    keys = pa.array(range(len(values)), pa.int64())
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("source", key=pa.int64(), value=field)
+    pushed = pa.table([keys, values], schema=pa.schema([pa.field("key", keys.type), field.with_name("value")]))
+    for change in (pds.Changes(pushed), pds.Replace(pushed)):
+        for push in (pipeline.update, pipeline.preview):
+            with pytest.raises(pds.InvalidInput, match=re.escape(f'null in "value{path}", which is not nullable')):
+                push(source=change)
+    if "of runs" in name:
+        # pyarrow takes no rows of them.
+        return
+    pipeline = pds.Pipeline(memory_store, "of numbers")
+    numbers = pipeline.source("numbers", key=pa.int64(), value=pa.int64())
+
+    @pipeline.producer(numbers, key=pa.int64(), value=field, batch=True)
+    def emitted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = pa.array(range(batch.num_rows), pa.int64())
+        return pa.RecordBatch.from_arrays([rows, batch["key"], values], names=["source_row", "key", "value"])
+
+    with pytest.raises(pds.ProduceError, match=r"stage 'emitted' .*null in 'value', which is not nullable"):
+        pipeline.update(numbers=pds.Changes(pa.table({"key": keys, "value": keys})))
+    assert pipeline.version == 0
+
+
 # What a hook may return, which a reader gets as another Python value.
 RETURNED: list[tuple[pa.DataType, Any]] = [
     (pa.struct([("id", pa.int64()), ("name", pa.string())]), (1, "x")),
@@ -340,7 +387,7 @@ def test_what_is_under_a_null_is_not_seen(memory_store: pds.Store) -> None:
 
     @pipeline.producer(pushed, key=pa.int64(), value=values.type, batch=True)
     def emitted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return make_batch(batch, batch["key"], values)
+        return make_batch(batch, batch["key"], values.slice(batch["key"][0].as_py(), batch.num_rows))
 
     def fields(batch: pa.RecordBatch) -> pa.RecordBatch:
         return make_batch(batch, batch["key"], batch["value"].field("s").field("c"))

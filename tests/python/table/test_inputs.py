@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from hidden_values import REQUIRED_NULLS
 from pds import odf
 from pds.producers.engine import SourceRows
 
@@ -385,3 +387,47 @@ def test_nulls_among_the_values_of_a_dictionary_that_must_not_be_null(memory_sto
             with pytest.raises(pds.InvalidInput, match="text"):
                 table.append(pa.table([pa.array(range(5)), encoded], pa.schema(fields)))
         assert table.scan().count() == 0
+
+
+@pytest.mark.parametrize("name", REQUIRED_NULLS)
+def test_a_null_where_a_field_has_none_is_refused_by_its_path(tmp_path: Any, name: str) -> None:
+    """Plain, and among the values of dictionaries and runs. Nothing is written, however the rows come in."""
+    field, column, path = REQUIRED_NULLS[name]
+    schema = pa.schema([pa.field("id", pa.int64()), field])
+    bad = pa.table([pa.array(range(len(column)), pa.int64()), column], schema=schema)
+    # The first row has none, though its items are followed by others.
+    good = bad.slice(0, 0 if "fixed" in name else 1)
+    table = pds.write_table(tmp_path / "t", good)
+    assert table.scan().to_pyarrow().to_pylist() == good.to_pylist()
+
+    def files() -> set[str]:
+        infos = table.store.list_files("", recursive=True)
+        return {str(info.path) for info in infos if str(info.path).endswith(".parquet")}
+
+    before = files()
+    streams: list[Any] = [bad.to_reader(max_chunksize=1), Foreign(bad.to_reader())]
+    # Chains refuse runs within other types, and store plain values for others. Some types have no hash there.
+    ways = [(way, write, bad) for way, write in WRITES.items() if way != "ingest" or "runs" not in name]
+    ways += [("append", WRITES["append"], stream) for stream in streams]
+    for way, write, rows in ways:
+        refusal = re.escape(f'null in "x{path}", which is not nullable')
+        with pytest.raises(pds.InvalidInput, match=f'{refusal}|column "x": the logical hash'):
+            write(table, rows)
+        assert files() == before, way
+        assert table.refresh().version == 1
+
+
+def test_nulls_among_the_values_of_dictionaries_in_lists_are_null_items(memory_store: pds.Store) -> None:
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, None, 3, 3, 5], pa.int32()), WITH_NULL_VALUE)
+    entries = pa.MapArray.from_arrays([0, 2, 3, 3, 3, 5], pa.array(list("abcde")), WITH_NULL_VALUE)
+    for value in (pa.string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):
+        kind = pa.list_(value)
+        schema = pa.schema([("id", pa.int64()), ("items", kind), ("map", pa.map_(pa.string(), value))])
+        table = pds.Table.create(memory_store, str(value).split("<", maxsplit=1)[0], schema, key="id")
+        rows = [pa.table({"id": range(n, n + 5), "items": lists, "map": entries}) for n in (0, 5, 10)]
+        table.append(rows[0])
+        table.upsert(rows[1])
+        table.merge(rows[2], on="id").when_not_matched_insert_all().execute()
+        read = sorted(table.refresh().scan().to_pyarrow().to_pylist(), key=lambda row: row["id"])
+        assert [row["items"] for row in read] == lists.to_pylist() * 3
+        assert [row["map"] for row in read] == entries.to_pylist() * 3
