@@ -204,7 +204,8 @@ class Declarations(Summarized):
         unless these are `key` or `value`. It has the syntax and meaning of the filters of tables: a field of a struct
         is `key.country`; comparisons are exact, and an overflow is an error; casts to integers cut; what is right of an
         AND or OR is asked only where the left side leaves a row open. The types of the key and the value are those of
-        the expressions; a key that is a dictionary has the type of its values.
+        the expressions; a key that is a dictionary has the type of its values. `string_to_array(value, ' ')` splits a
+        text into a list, of which `flatten` makes rows.
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names. The rows of several are one after the
@@ -234,7 +235,7 @@ class Declarations(Summarized):
     def aggregate(
         self,
         *feeders: Declared | str,
-        aggregates: dict[str, str | tuple[str, str]],
+        aggregates: dict[str, str | tuple[str, str] | tuple[str, str, str | float]],
         name: str,
         skip_unchanged: bool = False,
     ) -> Declared:
@@ -252,16 +253,25 @@ class Declarations(Summarized):
         | `min`, `max` | the least or greatest value; not-a-number is the greatest float | that of the column |
         | `variance`, `stddev` | of a sample: with the number of values less one; null of one value | float64 |
         | `var_pop`, `stddev_pop` | of all there is: with the number of values | float64 |
+        | `bool_and`, `bool_or` | whether all values, or one of them, are true | bool |
+        | `count_if` | the number of values that are true | int64 |
+        | `median`, `percentile_cont` | the value at a fraction of the way through all, interpolated | float64 |
+        | `percentile_disc` | the first value with at least a fraction of all up to it | that of the column |
+        | `string_agg` | the texts, with a delimiter between them | string |
+        | `list` | the values, also those that are null | a list of them |
 
-        Nulls do not count; of no values, all but the counts are null. The last four take values as doubles, and round
-        once before they divide: not-a-number if a value is not finite, an infinity if a square is too large. If the
-        least or the greatest value leaves a key, its other rows are read, unless the feeder has them in that order
-        (`order_by`); with `count_distinct`, all rows of a key are read whenever a value of it changes.
+        Nulls do not count; of no values, all but the counts are null. Variances take values as doubles, and round
+        once before they divide: not-a-number if a value is not finite, an infinity if a square is too large. The text
+        or list of a key has at most 64 MiB, and the order of its rows: by source key, or the `order_by` of the feeder.
+
+        If the least or the greatest value leaves a key, its other rows are read, unless the feeder has them in that
+        order (`order_by`). With `count_distinct` and from `median` on, all rows of a key are read if a value changes.
 
         Args:
             feeders: The sources and stages whose rows it reads, or their names.
             aggregates: The results by their names: a pair of column and function, or `"count"` for the number of rows.
-                Columns are the fields of the feeders' value if that is a struct, else `"value"`.
+                Columns are the fields of the feeders' value if that is a struct, else `"value"`. A percentile has its
+                fraction behind the function, and `string_agg` its delimiter: `("price", "percentile_cont", 0.9)`.
             name: The name of the stage.
             skip_unchanged: Whether keys whose results stay the same are left out of what the stages behind it see.
 

@@ -12,29 +12,68 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _JOINS = ("inner", "left", "right", "full", "semi", "anti")
-_FUNCTIONS = ("count", "count_distinct", "sum", "mean", "min", "max", "variance", "stddev", "var_pop", "stddev_pop")
+# The functions by what an update computes them from: the state of a key and the rows that changed; also its values at
+# one end of their order; all its rows.
+AGGREGATE_CLASSES = {
+    "invert": (
+        *("count", "count_if", "sum", "mean", "variance", "stddev", "var_pop", "stddev_pop"),
+        *("bool_and", "bool_or"),
+    ),
+    "prefix": ("min", "max"),
+    "recompute": ("count_distinct", "median", "percentile_cont", "percentile_disc", "string_agg", "list"),
+}
+_FUNCTIONS = tuple(name for names in AGGREGATE_CLASSES.values() for name in names)
+# What functions take beside a column.
+_PARAMETERS = {"percentile_cont": "fraction", "percentile_disc": "fraction", "string_agg": "delimiter"}
 
 
-def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str]]) -> str:
+def make_aggregate(stage: str, aggregates: Mapping[str, str | tuple[str, str] | tuple[str, str, str | float]]) -> str:
     """Return the operator of aggregates as JSON; raise an InvalidInput or InvalidType for what is none."""
     if not isinstance(aggregates, dict):
         raise InvalidType(f"the aggregates of {stage!r} must be a dict, not {type(aggregates).__name__}")
-    parsed = []
-    for name, aggregate in aggregates.items():
-        parts = ("", aggregate) if isinstance(aggregate, str) else aggregate
-        if not isinstance(parts, tuple) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):  # noqa: PLR2004 a pair
-            raise InvalidType(
-                f'the aggregate {name!r} of {stage!r} must be a pair of column and function, or "count", '
-                f"not {aggregate!r}"
-            )
-        column, function = parts
-        if function not in _FUNCTIONS:
-            raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(_FUNCTIONS)}")
-        spec = {"name": require_text("the name of an aggregate", name), "function": function}
-        if not isinstance(aggregate, str):
-            spec["column"] = require_text(f"the column of the aggregate {name!r}", column)
-        parsed.append(spec)
+    parsed = [_make_one_aggregate(stage, name, aggregate) for name, aggregate in aggregates.items()]
     return json.dumps({"aggregate": parsed})
+
+
+def _make_one_aggregate(stage: str, name: str, aggregate: object) -> dict[str, object]:
+    is_of_rows = isinstance(aggregate, str)
+    parts = ("", aggregate) if is_of_rows else aggregate
+    is_text = [isinstance(part, str) for part in parts[:2]] if isinstance(parts, tuple) else []
+    if not isinstance(parts, tuple) or is_text != [True, True] or len(parts) > 3:  # noqa: PLR2004 with a parameter
+        raise InvalidType(
+            f'the aggregate {name!r} of {stage!r} must be a pair of column and function, or "count", not {aggregate!r}'
+        )
+    column, function, *parameters = parts
+    if function not in _FUNCTIONS:
+        raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(_FUNCTIONS)}")
+    spec: dict[str, object] = {"name": require_text("the name of an aggregate", name), "function": function}
+    if is_of_rows:
+        return spec
+    spec["column"] = require_text(f"the column of the aggregate {name!r}", column)
+    parameter = _PARAMETERS.get(function)
+    if parameter is None and parameters:
+        raise InvalidInput(f"{function}, of the aggregate {name!r} of {stage!r}, takes no more, not {parameters[0]!r}")
+    if parameter is not None:
+        what = f"the {parameter} of the aggregate {name!r} of {stage!r}"
+        if not parameters:
+            raise InvalidInput(f"{what} is missing, as in ({column!r}, {function!r}, {parameter})")
+        check = _check_fraction if parameter == "fraction" else _check_delimiter
+        spec[parameter] = check(what, parameters[0])
+    return spec
+
+
+def _check_fraction(what: str, fraction: object) -> float:
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+        raise InvalidType(f"{what} must be a number, not {fraction!r}")
+    if not 0 <= fraction <= 1:
+        raise InvalidInput(f"{what} must be 0 to 1, not {fraction}")
+    return float(fraction)
+
+
+def _check_delimiter(what: str, delimiter: object) -> str:
+    if not isinstance(delimiter, str):
+        raise InvalidType(f"{what} must be a str, not {delimiter!r}")
+    return delimiter
 
 
 def make_select(stage: str, key: str | None, value: str | dict[str, str] | None, where: str | None) -> str:

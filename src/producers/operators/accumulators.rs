@@ -70,8 +70,10 @@ pub(super) trait Accumulator: Send {
 
 /// The rows of the range that have a value.
 pub(super) fn valid_rows(values: &dyn Array, rows: Range<usize>) -> impl Iterator<Item = usize> {
-    let nulls = values.nulls().filter(|nulls| nulls.null_count() > 0);
-    let nulls = nulls.cloned();
+    let nulls = values
+        .nulls()
+        .filter(|nulls| nulls.null_count() > 0)
+        .cloned();
     rows.filter(move |row| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(*row)))
 }
 
@@ -333,8 +335,8 @@ impl Accumulator for Sum {
                 let name = format!("decimal128({precision}, {scale})");
                 let fits = sum
                     .to_i128()
-                    .filter(|sum| sum.unsigned_abs() < 10_u128.pow(u32::from(MAX_PRECISION_128)));
-                let fits = fits.ok_or_else(|| too_large(sum, &name))?;
+                    .filter(|sum| sum.unsigned_abs() < 10_u128.pow(u32::from(MAX_PRECISION_128)))
+                    .ok_or_else(|| too_large(sum, &name))?;
                 results.push((!is_null).then_some(fits));
             }
             (Results::Decimal256(results, ..), Total::Decimal(sum)) => {
@@ -349,7 +351,6 @@ impl Accumulator for Sum {
     }
 
     fn take(&mut self) -> Result<ArrayRef> {
-        let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
         Ok(match &mut self.results {
             Results::Int64(results) => Arc::new(results.finish()),
             Results::UInt64(results) => Arc::new(results.finish()),
@@ -359,7 +360,7 @@ impl Accumulator for Sum {
                 Arc::new(
                     array
                         .with_precision_and_scale(*precision, *scale)
-                        .map_err(failed)?,
+                        .map_err(Error::from_cause)?,
                 )
             }
             Results::Decimal256(results, precision, scale) => {
@@ -367,7 +368,7 @@ impl Accumulator for Sum {
                 Arc::new(
                     array
                         .with_precision_and_scale(*precision, *scale)
-                        .map_err(failed)?,
+                        .map_err(Error::from_cause)?,
                 )
             }
         })

@@ -18,10 +18,13 @@ use super::super::keys::normalize;
 use super::FeederColumns;
 use super::accumulators::{Accumulator, Argument, Count, Sign, Sum, take_count};
 use super::aggregate_types::{Aggregate, AggregateFunction, argument_type, result_type};
+use super::collected::{ListAgg, StringAgg};
 use super::distinct_values::DistinctValues;
 use super::exact_sum::{put_unsigned, state_error};
 use super::extremes::Extreme;
 use super::fields::column_of;
+use super::percentile::Percentile;
+use super::truths::Truths;
 use super::value_order::first_column;
 use super::variance::Variance;
 use crate::error::{Error, Result};
@@ -52,7 +55,43 @@ impl PlannedAggregate {
 
     /// Whether it tells values apart.
     fn needs_order(&self) -> bool {
-        self.compares() || self.aggregate.function == AggregateFunction::CountDistinct
+        use AggregateFunction as F;
+        self.compares()
+            || matches!(
+                self.aggregate.function,
+                F::CountDistinct | F::Median | F::PercentileCont | F::PercentileDisc
+            )
+    }
+
+    fn accumulator(&self) -> Result<Box<dyn Accumulator>> {
+        use AggregateFunction as F;
+        let failed = || Error::other("internal error: an aggregate that was not planned");
+        let (aggregate, argument) = (&self.aggregate, self.argument.as_ref());
+        let fraction = || aggregate.fraction().ok_or_else(failed);
+        let accumulator: Box<dyn Accumulator> = match (aggregate.function, argument) {
+            (F::Count, _) => Box::new(Count::default()),
+            (_, None) => return Err(failed()),
+            (F::Sum, Some(t)) => Box::new(Sum::new(t, false).ok_or_else(failed)?),
+            (F::Mean, Some(t)) => Box::new(Sum::new(t, true).ok_or_else(failed)?),
+            (F::Min, Some(t)) => Box::new(Extreme::new(t, false)),
+            (F::Max, Some(t)) => Box::new(Extreme::new(t, true)),
+            (F::CountDistinct, Some(_)) => Box::new(DistinctValues::new()),
+            (F::BoolAnd, Some(_)) => Box::new(Truths::all()),
+            (F::BoolOr, Some(_)) => Box::new(Truths::any()),
+            (F::CountIf, Some(_)) => Box::new(Truths::count()),
+            (F::Median | F::PercentileCont, Some(_)) => {
+                Box::new(Percentile::continuous(fraction()?))
+            }
+            (F::PercentileDisc, Some(t)) => Box::new(Percentile::discrete(fraction()?, t)),
+            (F::StringAgg, Some(_)) => Box::new(StringAgg::new(
+                aggregate.delimiter.as_deref().ok_or_else(failed)?,
+            )),
+            (F::List, Some(t)) => Box::new(ListAgg::new(t)),
+            (F::Variance | F::Stddev | F::VarPop | F::StddevPop, Some(_)) => Box::new(
+                Variance::new(aggregate.function.spread().ok_or_else(failed)?),
+            ),
+        };
+        Ok(accumulator)
     }
 }
 
@@ -121,25 +160,7 @@ impl Aggregation {
 
     /// Begins a computation of groups.
     pub(in super::super) fn groups(&self) -> Result<Groups<'_>> {
-        let accumulators = self.planned.iter().map(|planned| {
-            let failed = || Error::other("internal error: an aggregate that was not planned");
-            Ok(match (planned.aggregate.function, &planned.argument) {
-                (AggregateFunction::Count, _) => Box::new(Count::default()) as Box<dyn Accumulator>,
-                (AggregateFunction::Sum, Some(t)) => {
-                    Box::new(Sum::new(t, false).ok_or_else(failed)?)
-                }
-                (AggregateFunction::Mean, Some(t)) => {
-                    Box::new(Sum::new(t, true).ok_or_else(failed)?)
-                }
-                (AggregateFunction::Min, Some(t)) => Box::new(Extreme::new(t, false)),
-                (AggregateFunction::Max, Some(t)) => Box::new(Extreme::new(t, true)),
-                (AggregateFunction::CountDistinct, Some(_)) => Box::new(DistinctValues::new()),
-                (function, Some(_)) => {
-                    Box::new(Variance::new(function.spread().ok_or_else(failed)?))
-                }
-                (_, None) => return Err(failed()),
-            })
-        });
+        let accumulators = self.planned.iter().map(PlannedAggregate::accumulator);
         Ok(Groups {
             aggregation: self,
             accumulators: accumulators.collect::<Result<_>>()?,
@@ -333,16 +354,18 @@ impl Groups<'_> {
 
     /// The values and states of the groups that had a result, since the last time.
     pub(in super::super) fn take(&mut self) -> Result<(ArrayRef, ArrayRef)> {
-        let results = self.accumulators.iter_mut().map(|a| a.take());
-        let results = results.collect::<Result<Vec<_>>>()?;
+        let results = self
+            .accumulators
+            .iter_mut()
+            .map(|a| a.take())
+            .collect::<Result<Vec<_>>>()?;
         let values = StructArray::try_new(self.aggregation.results.clone(), results, None)
-            .map_err(|e| Error::other(e.to_string()).with_source(e))?;
+            .map_err(Error::from_cause)?;
         Ok((Arc::new(values), Arc::new(self.states.finish())))
     }
 }
 
 fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argument>> {
-    let failed = |e: arrow_schema::ArrowError| Error::other(e.to_string()).with_source(e);
     let is_count = planned.aggregate.function == AggregateFunction::Count;
     let Some(data_type) = planned.argument.as_ref().filter(|_| !is_count) else {
         // Rows count whatever their values are, and values if they are not null.
@@ -359,7 +382,7 @@ fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argu
     let mut values = if column.data_type() == data_type {
         Arc::clone(column)
     } else {
-        cast(column, data_type).map_err(failed)?
+        cast(column, data_type).map_err(Error::from_cause)?
     };
     let order = if planned.needs_order() {
         values = normalize(&values);
@@ -369,9 +392,9 @@ fn to_argument(planned: &PlannedAggregate, column: &ArrayRef) -> Result<Arc<Argu
             nulls_first: false,
         };
         let field = SortField::new_with_options(data_type.clone(), nulls_last);
-        let converter = RowConverter::new(vec![field]).map_err(failed)?;
+        let converter = RowConverter::new(vec![field]).map_err(Error::from_cause)?;
         let rows = converter.convert_columns(std::slice::from_ref(&values));
-        Some(rows.map_err(failed)?)
+        Some(rows.map_err(Error::from_cause)?)
     } else {
         None
     };

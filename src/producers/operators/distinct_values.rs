@@ -4,23 +4,21 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow_array::ArrayRef;
 use arrow_array::builder::{BinaryBuilder, Int64Builder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType};
 
-use super::super::layers::{merge_streams, to_error};
+use super::super::layers::to_error;
 use super::accumulators::{Accumulator, Argument, Sign, valid_rows};
+use super::sorted_files::{BATCH_ROWS, SortedFiles};
 use crate::error::Result;
-use crate::files::{SortColumn, SortKeys, Spill, SpillWriter};
 
 /// About the most bytes of values that are kept in memory.
 const MEMORY_BYTES: usize = 16 << 20;
 /// About what a value takes beside its bytes.
 const VALUE_BYTES: usize = 48;
-/// The most values of a batch of those that are set aside.
-const BATCH_ROWS: usize = 8192;
 
 /// How many distinct values there are that are not null.
 ///
@@ -35,8 +33,7 @@ pub(super) struct DistinctValues {
     bytes: usize,
     memory_bytes: usize,
     /// More of them, sorted.
-    set_aside: Vec<Spill>,
-    schema: SchemaRef,
+    set_aside: SortedFiles,
     failure: Option<ArrowError>,
     results: Int64Builder,
 }
@@ -47,15 +44,13 @@ impl DistinctValues {
     }
 
     fn with_memory(memory_bytes: usize) -> Self {
-        let field = Field::new("value", DataType::Binary, false);
         Self {
             stored: None,
             has_changed: false,
             values: HashSet::new(),
             bytes: 0,
             memory_bytes,
-            set_aside: Vec::new(),
-            schema: Arc::new(Schema::new(vec![field])),
+            set_aside: SortedFiles::new(&DataType::Binary),
             failure: None,
             results: Int64Builder::new(),
         }
@@ -65,17 +60,14 @@ impl DistinctValues {
         let mut values: Vec<Box<[u8]>> = self.values.drain().collect();
         values.sort_unstable();
         self.bytes = 0;
-        let mut spill = SpillWriter::new(&self.schema, 0);
-        for values in values.chunks(BATCH_ROWS) {
+        let batches = values.chunks(BATCH_ROWS).map(|values| {
             let mut column = BinaryBuilder::new();
             for value in values {
                 column.append_value(value);
             }
-            let columns: Vec<ArrayRef> = vec![Arc::new(column.finish())];
-            spill.push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)?;
-        }
-        self.set_aside.push(spill.finish()?);
-        Ok(())
+            Ok(Arc::new(column.finish()) as ArrayRef)
+        });
+        self.set_aside.add(batches)
     }
 
     fn count(&mut self) -> Result<usize> {
@@ -83,10 +75,7 @@ impl DistinctValues {
             return Ok(self.values.len());
         }
         self.set_aside().map_err(to_error)?;
-        let spills = std::mem::take(&mut self.set_aside);
-        let keys = Arc::new(SortKeys::new(&self.schema, &[SortColumn::ascending(0)])?);
-        let streams = spills.iter().map(|spill| spill.read().map_err(to_error));
-        let merged = merge_streams(streams, &self.schema, &keys, 0)?;
+        let merged = self.set_aside.read().map_err(to_error)?;
         let (mut count, mut last) = (0, None::<Box<[u8]>>);
         for batch in merged {
             let batch = batch.map_err(to_error)?;
@@ -191,8 +180,10 @@ mod tests {
         let numbers = (0..5000_i64).map(|n| (n % 7 != 0).then_some(n * n % 1009));
         let numbers: Int64Array = numbers.collect();
         let expected = numbers.iter().flatten().collect::<HashSet<_>>().len();
-        let texts = numbers.iter().map(|n| n.map(|n| format!("{n}\0")));
-        let texts: StringArray = texts.collect();
+        let texts: StringArray = numbers
+            .iter()
+            .map(|n| n.map(|n| format!("{n}\0")))
+            .collect();
         for values in [Arc::new(numbers) as ArrayRef, Arc::new(texts)] {
             for memory_bytes in [0, 3000, 1 << 20] {
                 let counted = usize::try_from(count(&values, memory_bytes));

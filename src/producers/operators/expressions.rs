@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_cast::cast;
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Column;
@@ -46,8 +46,8 @@ impl Columns {
         let label = format!("{what} {}", sql::format_sql(text));
         sql::check_length(&label, text)?;
         let (expr, data_type) = sql::with_stack(&label, || {
-            let planned = sql::plan_deterministic(text, columns);
-            let planned = planned.and_then(|expr| to_physical(&expr, columns));
+            let planned =
+                sql::plan_deterministic(text, columns).and_then(|expr| to_physical(&expr, columns));
             planned.map_err(|e| sql::planning_error(&label, e))
         })?;
         if data_type == DataType::Null {
@@ -78,12 +78,8 @@ impl Columns {
         for field in &self.schema.fields()[2..] {
             columns.push(column_of(value, field.name())?);
         }
-        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(arrow_error)
+        RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(Error::from_cause)
     }
-}
-
-pub(super) fn arrow_error(e: ArrowError) -> Error {
-    Error::other(e.to_string()).with_source(e)
 }
 
 /// A planned expression.
@@ -120,7 +116,7 @@ impl Planned {
         let array = value.into_array(columns.num_rows()).map_err(failed)?;
         let is_dictionary = |data_type: &DataType| matches!(data_type, DataType::Dictionary(..));
         if is_dictionary(array.data_type()) && !is_dictionary(self.field.data_type()) {
-            return cast(&array, self.field.data_type()).map_err(arrow_error);
+            return cast(&array, self.field.data_type()).map_err(Error::from_cause);
         }
         Ok(array)
     }

@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, new_null_array};
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
-use arrow_select::interleave::interleave;
 
 use super::accumulators::{Accumulator, Argument, Sign, valid_rows};
-use crate::error::{Error, Result};
-use crate::parquet::size::slice_bytes;
+use super::picked_results::PickedResults;
+use crate::error::Result;
 
 /// The least or the greatest value that is not null; null if there is none.
 ///
@@ -18,34 +17,22 @@ use crate::parquet::size::slice_bytes;
 #[derive(Debug)]
 pub(super) struct Extreme {
     is_greatest: bool,
-    data_type: DataType,
     /// The stored result.
     stored: Option<(ArrayRef, usize, Box<[u8]>)>,
     has_left: bool,
     /// The most extreme value that came.
     best: Option<(Arc<Argument>, usize)>,
-    /// The arrays of the results, and where in these they are; array 0 is a null.
-    arrays: Vec<ArrayRef>,
-    results: Vec<(usize, usize)>,
-    /// The size of the results, but numbers.
-    bytes: usize,
+    results: PickedResults,
 }
-
-/// The most arrays that results are kept of, and about how many bytes of results.
-const MAX_ARRAYS: usize = 64;
-const MAX_BYTES: usize = 16 << 20;
 
 impl Extreme {
     pub(super) fn new(data_type: &DataType, is_greatest: bool) -> Self {
         Self {
             is_greatest,
-            data_type: data_type.clone(),
             stored: None,
             has_left: false,
             best: None,
-            arrays: Vec::new(),
-            results: Vec::new(),
-            bytes: 0,
+            results: PickedResults::new(data_type),
         }
     }
 
@@ -56,7 +43,7 @@ impl Extreme {
 }
 
 /// The bytes in the order of which the values of an argument are.
-fn order_of(argument: &Argument, row: usize) -> &[u8] {
+pub(super) fn order_of(argument: &Argument, row: usize) -> &[u8] {
     let order = argument.order.as_ref();
     order.map_or(&[], |order| order.row(row).data())
 }
@@ -124,39 +111,15 @@ impl Accumulator for Extreme {
             (Some((best, row)), None) => Some((Arc::clone(&best.values), row)),
             (None, stored) => stored.map(|(values, row, _)| (values, row)),
         };
-        if let Some((array, row)) = &result
-            && !self.data_type.is_primitive()
-        {
-            self.bytes += slice_bytes(&array.slice(*row, 1));
-        }
-        let place = result.map_or((0, 0), |(array, row)| {
-            let known = self.arrays.iter().rposition(|a| Arc::ptr_eq(a, &array));
-            let at = known.unwrap_or_else(|| {
-                self.arrays.push(array);
-                self.arrays.len() - 1
-            });
-            (at + 1, row)
-        });
-        self.results.push(place);
+        self.results.push(result);
         Ok(())
     }
 
     fn is_full(&self) -> bool {
-        self.arrays.len() >= MAX_ARRAYS || self.bytes >= MAX_BYTES
+        self.results.is_full()
     }
 
     fn take(&mut self) -> Result<ArrayRef> {
-        let (arrays, results) = (
-            std::mem::take(&mut self.arrays),
-            std::mem::take(&mut self.results),
-        );
-        self.bytes = 0;
-        let null = new_null_array(&self.data_type, 1);
-        let arrays: Vec<&dyn Array> = [&null]
-            .into_iter()
-            .chain(&arrays)
-            .map(AsRef::as_ref)
-            .collect();
-        interleave(&arrays, &results).map_err(|e| Error::other(e.to_string()).with_source(e))
+        self.results.take()
     }
 }

@@ -7,7 +7,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field, FieldRef};
 
 use crate::error::{Error, Result};
-use crate::parquet::projection::with_nulls;
+use crate::parquet::plain_values::with_nulls;
 
 /// The fields of a value that is a struct, which are null where it is; else the value.
 pub(super) fn value_fields(value: &Field) -> Vec<FieldRef> {

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::super::cursor::{Picker, aligned};
 use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::layers::{to_arrow, to_error};
-use super::expressions::arrow_error;
 use super::fields::column_of;
 use crate::error::{Error, Result};
+use crate::parquet::nested::element_of;
 
 /// The lists that become rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(super) struct Flattening {
 impl Flattening {
     pub(super) fn plan(flatten: &Flatten, value: &Field) -> Result<Self> {
         let Some(name) = &flatten.field else {
-            let element = element_of(value)?;
+            let element = element_field(value)?;
             return Ok(Self {
                 field: None,
                 value: element.as_ref().clone().with_name("value"),
@@ -50,7 +50,7 @@ impl Flattening {
         let Some((list, _)) = fields.find(name) else {
             return Err(no_field(fields.iter().map(|field| field.name()).collect()));
         };
-        let element = element_of(&fields[list])?;
+        let element = element_field(&fields[list])?;
         let fields = fields.iter().enumerate().map(|(at, field)| {
             if at == list {
                 Arc::new(element.as_ref().clone().with_name(name))
@@ -82,7 +82,7 @@ impl Flattening {
             .map(|(name, column)| Field::new(name.as_str(), column.data_type().clone(), true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         let columns = columns.into_iter().map(|(_, column)| column);
-        RecordBatch::try_new(schema, columns.collect()).map_err(arrow_error)
+        RecordBatch::try_new(schema, columns.collect()).map_err(Error::from_cause)
     }
 
     /// Rows as they are emitted: what is repeated, and the elements.
@@ -101,11 +101,14 @@ impl Flattening {
                 });
                 let columns: Vec<ArrayRef> = columns.flatten().cloned().collect();
                 // Types may differ in what is nullable within them.
-                let fields = fields.iter().zip(&columns).map(|(field, column)| {
-                    Field::new(field.name(), column.data_type().clone(), true)
-                });
-                let fields: Fields = fields.collect();
-                Arc::new(StructArray::try_new(fields, columns, None).map_err(arrow_error)?)
+                let fields: Fields = fields
+                    .iter()
+                    .zip(&columns)
+                    .map(|(field, column)| {
+                        Field::new(field.name(), column.data_type().clone(), true)
+                    })
+                    .collect();
+                Arc::new(StructArray::try_new(fields, columns, None).map_err(Error::from_cause)?)
             }
             _ => Arc::clone(element),
         };
@@ -114,24 +117,18 @@ impl Flattening {
             ("target_key", Arc::clone(key)),
             ("value", value),
         ])
-        .map_err(arrow_error)
+        .map_err(Error::from_cause)
     }
 }
 
-fn element_of(list: &Field) -> Result<FieldRef> {
-    use DataType as T;
-    match list.data_type() {
-        T::List(element)
-        | T::LargeList(element)
-        | T::FixedSizeList(element, _)
-        | T::ListView(element)
-        | T::LargeListView(element)
-        | T::Map(element, _) => Ok(Arc::clone(element)),
-        other => Err(Error::invalid(format!(
-            "the {} has the type {other}; only lists and maps have elements",
-            list.name()
-        ))),
-    }
+fn element_field(list: &Field) -> Result<FieldRef> {
+    element_of(list.data_type()).cloned().ok_or_else(|| {
+        Error::invalid(format!(
+            "the {} has the type {}; only lists and maps have elements",
+            list.name(),
+            list.data_type()
+        ))
+    })
 }
 
 /// The elements of all lists, and where those of a list are.
@@ -181,8 +178,10 @@ fn between<O: OffsetSizeTrait>(offsets: &[O]) -> Vec<(usize, usize)> {
 }
 
 fn from_sizes<O: OffsetSizeTrait>(offsets: &[O], sizes: &[O]) -> Vec<(usize, usize)> {
-    let ranges = offsets.iter().zip(sizes);
-    let ranges = ranges.map(|(first, size)| (first.as_usize(), first.as_usize() + size.as_usize()));
+    let ranges = offsets
+        .iter()
+        .zip(sizes)
+        .map(|(first, size)| (first.as_usize(), first.as_usize() + size.as_usize()));
     ranges.collect()
 }
 
@@ -240,7 +239,7 @@ impl FlatRows {
             let elements = RecordBatch::try_from_iter_with_nullable([("element", values, true)]);
             return Ok(Some(FlatBatch {
                 repeated: Arc::new(self.operator.repeated(&rows)?),
-                elements: Arc::new(elements.map_err(arrow_error)?),
+                elements: Arc::new(elements.map_err(Error::from_cause)?),
                 ranges,
                 row: 0,
                 element: first,

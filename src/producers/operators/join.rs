@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::super::keys::nullable;
 use super::FeederColumns;
-use super::expressions::arrow_error;
 use super::fields::{column_of, value_fields};
 use crate::error::{Error, Result};
 
@@ -149,11 +148,15 @@ impl JoinPlan {
         if !self.kind.has_pairs() {
             return Ok(Arc::clone(left));
         }
-        let columns = self.names.iter().enumerate().map(|(at, name)| {
-            let side = if at < self.left_fields { left } else { right };
-            column_of(side, name)
-        });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let columns = self
+            .names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| {
+                let side = if at < self.left_fields { left } else { right };
+                column_of(side, name)
+            })
+            .collect::<Result<Vec<_>>>()?;
         let DataType::Struct(fields) = self.value.data_type() else {
             return Err(Error::other("internal error: a pair is no struct"));
         };
@@ -162,6 +165,6 @@ impl JoinPlan {
             .zip(&columns)
             .map(|(field, column)| Field::new(field.name(), column.data_type().clone(), true));
         let value = StructArray::try_new(fields.collect(), columns, None);
-        Ok(Arc::new(value.map_err(arrow_error)?))
+        Ok(Arc::new(value.map_err(Error::from_cause)?))
     }
 }

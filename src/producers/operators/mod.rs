@@ -3,6 +3,7 @@
 mod accumulators;
 mod aggregate;
 mod aggregate_types;
+mod collected;
 mod distinct_values;
 mod exact_sum;
 mod expressions;
@@ -11,7 +12,12 @@ mod fields;
 mod flatten;
 mod join;
 mod ordered;
+mod percentile;
+mod picked_results;
 mod select;
+mod sorted_files;
+mod sorted_values;
+mod truths;
 mod value_order;
 mod variance;
 
@@ -117,7 +123,7 @@ impl Operator {
             field(first).clone().with_nullable(is_nullable)
         };
         let (key, value) = (&of_any(|f| &f.key), &of_any(|f| &f.value));
-        let definition = serde_json::to_value(self).map_err(|e| Error::other(e.to_string()))?;
+        let definition = serde_json::to_value(self).map_err(Error::from_cause)?;
         let of_key = |value: Field, function: StageFunction| PlannedOperator {
             key: key.clone(),
             value,

@@ -16,7 +16,7 @@ use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::keys::nullable;
 use super::super::layers::{to_arrow, to_error};
 use super::StageFunction;
-use super::expressions::{Columns, Planned, arrow_error};
+use super::expressions::{Columns, Planned};
 use crate::error::{Error, Result};
 use crate::files::expr::canonicalize;
 use crate::files::{SortColumn, SortKeys, sort_batches};
@@ -75,11 +75,14 @@ impl Ordered {
             return Err(Error::invalid(message));
         }
         let columns = Columns::new(key, value)?;
-        let by = first.by.iter().map(|by| {
-            let planned = columns.plan("the order", "order", &by.expression)?;
-            Ok((planned, order(by.descending)))
-        });
-        let by = by.collect::<Result<_>>()?;
+        let by = first
+            .by
+            .iter()
+            .map(|by| {
+                let planned = columns.plan("the order", "order", &by.expression)?;
+                Ok((planned, order(by.descending)))
+            })
+            .collect::<Result<_>>()?;
         Self::new(stage, columns, by, Some(first.rows))
     }
 
@@ -124,7 +127,7 @@ impl Ordered {
         for (planned, _) in &self.by {
             arrays.push(canonicalize(&planned.evaluate(&columns)?));
         }
-        RecordBatch::try_new(Arc::clone(schema), arrays).map_err(arrow_error)
+        RecordBatch::try_new(Arc::clone(schema), arrays).map_err(Error::from_cause)
     }
 }
 
@@ -155,11 +158,14 @@ impl Produce for OrderedFunction {
                 ordered.map_err(|e| to_arrow(e.context(format!("stage {:?}", operator.stage))))
             })
         };
-        let by = operator.by.iter().enumerate();
-        let by = by.map(|(at, (_, options))| SortColumn {
-            index: at + 2,
-            options: *options,
-        });
+        let by = operator
+            .by
+            .iter()
+            .enumerate()
+            .map(|(at, (_, options))| SortColumn {
+                index: at + 2,
+                options: *options,
+            });
         let by: Vec<SortColumn> = std::iter::once(SortColumn::ascending(0))
             .chain(by)
             .collect();
@@ -233,6 +239,6 @@ impl Iterator for PickedRows {
             ("target_key", Arc::clone(key)),
             ("value", Arc::clone(value)),
         ]);
-        Some(emitted.map_err(arrow_error))
+        Some(emitted.map_err(Error::from_cause))
     }
 }

@@ -16,7 +16,7 @@ use super::super::functions::{EmittedRows, Produce, Rows};
 use super::super::keys::nullable;
 use super::super::layers::to_error;
 use super::StageFunction;
-use super::expressions::{Columns, Planned, arrow_error};
+use super::expressions::{Columns, Planned};
 use crate::error::{Error, Result};
 
 /// The selected rows, keys and values, as SQL.
@@ -61,8 +61,11 @@ pub(super) struct Selection {
 impl Selection {
     pub(super) fn plan(select: &Select, key: &Field, value: &Field) -> Result<Self> {
         let columns = Columns::new(key, value)?;
-        let filter = select.filter.as_deref();
-        let filter = filter.map(|text| plan_filter(&columns, text)).transpose()?;
+        let filter = select
+            .filter
+            .as_deref()
+            .map(|text| plan_filter(&columns, text))
+            .transpose()?;
         let value = match &select.value {
             None => PlannedValue::One(columns.unchanged(1)),
             Some(SelectedValue::One(text)) => {
@@ -115,7 +118,7 @@ impl Selection {
                 0 => mask.clone(),
                 _ => prep_null_mask_filter(mask),
             };
-            columns = filter_record_batch(&columns, &mask).map_err(arrow_error)?;
+            columns = filter_record_batch(&columns, &mask).map_err(Error::from_cause)?;
         }
         if columns.num_rows() == 0 {
             // Constants are not evaluated where no row asks for them.
@@ -125,9 +128,14 @@ impl Selection {
             PlannedValue::One(planned) => planned.evaluate(&columns)?,
             PlannedValue::Fields(planned) => {
                 let fields = planned.iter().map(|planned| planned.field.clone());
-                let arrays = planned.iter().map(|planned| planned.evaluate(&columns));
-                let arrays = arrays.collect::<Result<Vec<_>>>()?;
-                Arc::new(StructArray::try_new(fields.collect(), arrays, None).map_err(arrow_error)?)
+                let arrays = planned
+                    .iter()
+                    .map(|planned| planned.evaluate(&columns))
+                    .collect::<Result<Vec<_>>>()?;
+                Arc::new(
+                    StructArray::try_new(fields.collect(), arrays, None)
+                        .map_err(Error::from_cause)?,
+                )
             }
         };
         RecordBatch::try_from_iter([
@@ -135,7 +143,7 @@ impl Selection {
             ("target_key", self.key.evaluate(&columns)?),
             ("value", value),
         ])
-        .map_err(arrow_error)
+        .map_err(Error::from_cause)
     }
 }
 

@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use super::super::format::ValueOrder;
 use super::super::keys::{check_key_type, normalize, nullable};
 use super::super::source_keys::SOURCE_KEY;
-use super::expressions::{Columns, Planned, arrow_error};
+use super::expressions::{Columns, Planned};
 use crate::error::{Error, Result};
 
 /// The column of a key and value that an order is by first, as aggregates name it, and whether the greatest comes first.
@@ -59,8 +59,9 @@ impl PlannedOrder {
         let columns = Columns::new(key, value)?;
         let (mut by, mut fields) = (Vec::new(), Vec::new());
         for (number, text) in order.by.iter().enumerate() {
-            let planned = columns.plan("the order of the values", "order", text)?;
-            let planned = planned.without_dictionary();
+            let planned = columns
+                .plan("the order of the values", "order", text)?
+                .without_dictionary();
             let data_type = planned.field.data_type();
             if matches!(data_type, DataType::Struct(_)) {
                 let label = &planned.label;
@@ -118,7 +119,7 @@ impl PlannedOrder {
         content: &SchemaRef,
     ) -> Result<RecordBatch> {
         let mut arrays = rows.columns().to_vec();
-        let plain = rows.project(&[0, 2]).map_err(arrow_error)?;
+        let plain = rows.project(&[0, 2]).map_err(Error::from_cause)?;
         let columns = self.columns.of_rows(&plain)?;
         let mut fields: Vec<ArrayRef> = Vec::new();
         for (planned, field) in self.by.iter().zip(self.fields.iter().skip(1).step_by(2)) {
@@ -133,8 +134,8 @@ impl PlannedOrder {
         }
         fields.push(Arc::clone(&arrays[1]));
         let source_keys = StructArray::try_new(self.fields.clone(), fields, None);
-        arrays[1] = Arc::new(source_keys.map_err(arrow_error)?);
-        RecordBatch::try_new(Arc::clone(content), arrays).map_err(arrow_error)
+        arrays[1] = Arc::new(source_keys.map_err(Error::from_cause)?);
+        RecordBatch::try_new(Arc::clone(content), arrays).map_err(Error::from_cause)
     }
 
     fn flags(&self, values: &ArrayRef) -> BooleanArray {

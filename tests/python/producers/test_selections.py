@@ -59,6 +59,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "in": {"where": "country in ('at', '') or price between -2 and 0.25", "key": "key % 3", "value": "country"},
     "text": {"key": "substr(country, 1, 1)", "value": "country || '-' || key"},
     "constant": {"key": "1", "value": "key"},
+    "split": {"key": "country", "value": "string_to_array('x,' || country || ',,' || key, ',')"},
 }
 
 
