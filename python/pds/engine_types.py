@@ -357,9 +357,21 @@ class NodeFields(TypedDict):
     keys_in: int
     rows_out: int
     keys_out: int
+    read_requests: int
+    bytes_read: int
     files_written: int
     bytes_written: int
     tasks: int
+
+
+class ChangeCountFields(TypedDict):
+    name: str
+    keys_added: int
+    keys_updated: int
+    keys_deleted: int
+    rows_added: int
+    rows_updated: int
+    rows_deleted: int
 
 
 class CompactFields(TypedDict):

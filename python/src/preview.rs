@@ -1,9 +1,10 @@
 //! Previews of updates: what one would make, which can be read, committed or discarded.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pds::Error;
-use pds::producers::{self, Preview};
+use pds::producers::{self, ChangeCounts, Preview};
+use pds::sync::mutex;
 use pyo3::prelude::*;
 
 use crate::error::to_python;
@@ -24,8 +25,8 @@ pub(crate) struct PreviewHandle {
 }
 
 impl PreviewHandle {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Preview>> {
-        self.preview.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Preview>> {
+        mutex::lock(&self.preview)
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Preview> {
@@ -36,6 +37,32 @@ impl PreviewHandle {
 fn ended_error(py: Python<'_>) -> PyErr {
     let error = Error::invalid("the preview was committed or discarded; make another one");
     to_python(py, &error)
+}
+
+/// How many rows and keys of a source or stage an update changes; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+struct ChangeCountFields {
+    name: String,
+    keys_added: u64,
+    keys_updated: u64,
+    keys_deleted: u64,
+    rows_added: u64,
+    rows_updated: u64,
+    rows_deleted: u64,
+}
+
+impl From<ChangeCounts> for ChangeCountFields {
+    fn from(counts: ChangeCounts) -> Self {
+        Self {
+            name: counts.name,
+            keys_added: counts.keys_added,
+            keys_updated: counts.keys_updated,
+            keys_deleted: counts.keys_deleted,
+            rows_added: counts.rows_added,
+            rows_updated: counts.rows_updated,
+            rows_deleted: counts.rows_deleted,
+        }
+    }
 }
 
 #[pymethods]
@@ -56,6 +83,20 @@ impl PreviewHandle {
         let preview = self.lock();
         let preview = preview.as_ref().ok_or_else(|| ended_error(py))?;
         Ok(preview.report().into())
+    }
+
+    /// How many rows and keys of each source and stage the update would change.
+    fn count_changes(
+        &self,
+        py: Python<'_>,
+        memory_limit: usize,
+    ) -> PyResult<Vec<ChangeCountFields>> {
+        let versions = {
+            let preview = self.lock();
+            preview.as_ref().ok_or_else(|| ended_error(py))?.versions()
+        };
+        let counts = run(py, move || versions.count_changes(memory_limit))?;
+        Ok(counts.into_iter().map(ChangeCountFields::from).collect())
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<UpdateFields> {

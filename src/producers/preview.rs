@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::change_counts::PreviewedVersions;
 use super::format::PipelineManifest;
 use super::graph::Graph;
 use super::input::Changes;
@@ -22,6 +23,7 @@ use crate::versions::{Change, find_replay};
 pub struct Preview {
     pipeline: Pipeline,
     outcome: Outcome,
+    before: Arc<PipelineManifest>,
     manifest: Arc<PipelineManifest>,
     staged: Staged,
     timeout: Duration,
@@ -49,9 +51,10 @@ pub async fn preview(
     let previewed = preview_on_newest(pipeline, key, &mut operation, &mut staged).await;
     operation.remove_staged().await;
     match previewed {
-        Ok((outcome, manifest)) => Ok(Preview {
+        Ok((outcome, before, manifest)) => Ok(Preview {
             pipeline: pipeline.clone(),
             outcome,
+            before,
             manifest,
             staged,
             timeout: options.timeout,
@@ -63,13 +66,13 @@ pub async fn preview(
     }
 }
 
-/// Computes an update of the newest version, and the manifest that its commit would write.
+/// Computes an update of the newest version; gives the manifest of that, and the one that its commit would write.
 async fn preview_on_newest(
     pipeline: &Pipeline,
     key: Option<&str>,
     operation: &mut UpdateOperation<'_>,
     staged: &mut Staged,
-) -> Result<(Outcome, Arc<PipelineManifest>)> {
+) -> Result<(Outcome, Arc<PipelineManifest>, Arc<PipelineManifest>)> {
     let mut base = match pipeline.find_newest().await? {
         Some(newest) => newest.manifest,
         None => Arc::new(PipelineManifest::empty_of(pipeline)),
@@ -78,7 +81,8 @@ async fn preview_on_newest(
         let (newest, earlier) = find_replay(pipeline, key).await?;
         if let Some(earlier) = earlier {
             let unchanged = without_changes(&newest.manifest);
-            return Ok((Outcome::Replay(report(&earlier, Vec::new())), unchanged));
+            let replay = Outcome::Replay(report(&earlier, Vec::new()));
+            return Ok((replay, newest.manifest, unchanged));
         }
         base = newest.manifest;
     }
@@ -86,7 +90,7 @@ async fn preview_on_newest(
     let (mut manifest, operation) = change.apply(&base)?;
     manifest.version = base.version + 1;
     manifest.operation = operation;
-    Ok((Outcome::Update(change), Arc::new(manifest)))
+    Ok((Outcome::Update(change), base, Arc::new(manifest)))
 }
 
 /// The same rows, and none of the changes of the version.
@@ -102,6 +106,15 @@ impl Preview {
     /// The pipeline as the commit would make it; as it is where an earlier update has the same idempotency key.
     pub fn manifest(&self) -> &Arc<PipelineManifest> {
         &self.manifest
+    }
+
+    /// That version and the one before it, of which differences are counted.
+    pub fn versions(&self) -> PreviewedVersions {
+        PreviewedVersions {
+            pipeline: self.pipeline.clone(),
+            before: Arc::clone(&self.before),
+            after: Arc::clone(&self.manifest),
+        }
     }
 
     /// What the update would do; the commit has no id yet. Of an update with a used idempotency key, the earlier one.
@@ -124,6 +137,7 @@ impl Preview {
         let Self {
             pipeline,
             outcome,
+            before: _,
             manifest: _,
             staged,
             timeout,

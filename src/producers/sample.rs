@@ -21,6 +21,7 @@ use super::split::comparable;
 use super::tables::TableShape;
 use crate::error::Result;
 use crate::run::{KeyRange, RunFile, decode_keys, read_block_keys};
+use crate::store::Store;
 
 /// As many files are opened at least, where there are so many.
 const MIN_FILES: f64 = 64.0;
@@ -39,8 +40,11 @@ impl Plan {
         part: f64,
     ) -> Result<Vec<KeyRange>> {
         let shape = self.feeder_columns(stage)?.source();
-        let runs = stage.feeders.iter();
-        let runs = runs.flat_map(|feeder| self.stored_content(feeder));
+        let store = self.store_of(&stage.name);
+        let runs = stage
+            .feeders
+            .iter()
+            .flat_map(|feeder| self.stored_content(feeder));
         let files: Vec<&RunFile> = runs.flat_map(|run| &run.files.files).collect();
         let chance = self.pipeline.store().clock().new_id() >> 64;
         let mut random = StdRng::seed_from_u64(u64::try_from(chance).unwrap_or_default());
@@ -56,7 +60,7 @@ impl Plan {
             let at = random.random_range(0..closed.len());
             opened.push(closed.swap_remove(at));
         }
-        let blocks = self.block_keys(&shape, &opened).await?;
+        let blocks = self.block_keys(&store, &shape, &opened).await?;
         let key_part = part / opened_part;
         let mut chosen: KeysInOrder = blocks.clone();
         chosen.retain(|_, _| random.random::<f64>() < key_part);
@@ -78,15 +82,21 @@ impl Plan {
             }
             bounds.extend(ends);
         }
-        bounds.extend(self.block_keys(&shape, &around).await?);
+        bounds.extend(self.block_keys(&store, &shape, &around).await?);
         ranges(&shape, &bounds, &chosen)
     }
 
     /// The keys of the blocks of files.
-    async fn block_keys(&self, shape: &TableShape, files: &[&RunFile]) -> Result<KeysInOrder> {
-        let (store, folder) = (self.pipeline.store(), self.pipeline.root());
-        let reads = files.iter();
-        let reads = reads.map(|file| async move { read_block_keys(store, folder, file).await });
+    async fn block_keys(
+        &self,
+        store: &Store,
+        shape: &TableShape,
+        files: &[&RunFile],
+    ) -> Result<KeysInOrder> {
+        let folder = self.pipeline.root();
+        let reads = files
+            .iter()
+            .map(|file| async move { read_block_keys(store, folder, file).await });
         // A Vec, because the future of the iterator itself would not be Send.
         let reads: Vec<_> = reads.collect();
         let keys: Vec<Vec<Value>> = stream::iter(reads)

@@ -1,6 +1,10 @@
 //! Counters of requests and bytes by kind of request, counted where they leave the process.
 
+use std::iter::Sum;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
 
 /// The kind of a request to a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +109,59 @@ impl Metrics {
 
     fn counters(&self, kind: RequestKind) -> &Counters {
         &self.kinds[kind as usize]
+    }
+}
+
+/// Counts what a part of an operation reads, by a store of its own
+/// ([`Store::with_read_counter`](super::Store::with_read_counter)). Unlike [`Metrics`], it counts local files that are read
+/// by their descriptors, and a request that the layer below repeats once.
+#[derive(Debug, Default)]
+pub struct ReadCounter {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The values of a [`ReadCounter`] at a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadCounts {
+    /// The requests for objects, for ranges of them, and for their sizes.
+    pub requests: u64,
+    /// The bytes that were read.
+    pub bytes: u64,
+}
+
+impl ReadCounter {
+    /// Counts a request.
+    pub(super) fn count_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were read.
+    pub(super) fn count_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The values now.
+    pub fn counts(&self) -> ReadCounts {
+        ReadCounts {
+            requests: self.requests.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl AddAssign for ReadCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Sum for ReadCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        let mut total = Self::default();
+        counts.for_each(|counts| total += counts);
+        total
     }
 }
 

@@ -47,12 +47,14 @@ impl Store {
     ) -> Result<(Bytes, ObjectMeta)> {
         let key = self.key(path)?;
         let read = self.retry_idempotent(path, || async {
+            self.count_read_request();
             let result = self.inner.objects.get_opts(&key, options.clone()).await?;
             let meta = result.meta.clone();
             if result.range.end - result.range.start > max_bytes {
                 return Ok(None);
             }
             let bytes = result.bytes().await?;
+            self.count_read_bytes(bytes.len() as u64);
             if self.inner.counts_reads {
                 self.inner
                     .metrics
@@ -92,6 +94,7 @@ impl Store {
     /// The metadata of an object: its size, time and ETag.
     pub async fn head(&self, path: &str) -> Result<ObjectMeta> {
         let key = self.key(path)?;
+        self.count_read_request();
         self.send_once(path, self.inner.objects.head(&key)).await
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use object_store::GetOptions;
 use pds::ErrorKind;
 use pds::store::cas::{CasResult, Register};
+use pds::store::metrics::{ReadCounter, ReadCounts};
 use pds::store::stage::{StageOutcome, Staging};
 use pds::store::staged_write::StagedWrite;
 use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
@@ -503,5 +504,63 @@ async fn a_cancelled_write_leaves_no_files_and_no_uploads() {
             store.clock().sleep(Duration::from_millis(10)).await;
         }
         assert!(is_clean(&store, &objects, &dataset), "{}", store.name());
+    }
+}
+
+#[tokio::test]
+async fn listed_versions_are_deleted_and_no_later_ones() {
+    for conditions in [ConditionSupport::ALL, ConditionSupport::NONE] {
+        let objects = Arc::new(FaultyStore::new(Arc::default()).with_conditions(conditions));
+        let store = test_store(&objects, true);
+        let mut listed = Vec::new();
+        for path in ["same", "later", "missing"] {
+            let put = store.put_if(path, "1".into(), &Condition::Always).await;
+            listed.push((path.to_owned(), put.unwrap().e_tag));
+        }
+        store.delete("missing").await.unwrap();
+        let put = store.put_if("later", "2".into(), &Condition::Always);
+        put.await.unwrap();
+        // The answer to the first deletion is lost, and it is sent again.
+        objects.set_fault(Some(Fault {
+            request: usize::from(!conditions.delete),
+            timing: FaultTiming::After,
+            kind: FaultKind::Unavailable,
+            is_persistent: false,
+        }));
+        store.delete_listed(listed[..1].to_vec()).await.unwrap();
+        store.delete_listed(listed[1..].to_vec()).await.unwrap();
+        assert!(!store.is_file("same").await.unwrap());
+        assert!(store.is_file("later").await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_reader_counts_what_is_read_through_its_own_store() {
+    let folder = tempfile::tempdir().unwrap();
+    for store in all_stores(folder.path()) {
+        let mode = object_store::PutMode::Overwrite;
+        let put = store.put("folder/object", "0123456789".into(), mode);
+        put.await.unwrap();
+        let (first, second) = (
+            Arc::new(ReadCounter::default()),
+            Arc::new(ReadCounter::default()),
+        );
+        let child = store.with_read_counter(&first).child("folder").unwrap();
+        let other = store.with_read_counter(&second);
+        // Other tasks count too.
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move { child.get_range("object", 2..5, None).await });
+        let read = tasks.join_next().await.unwrap().unwrap();
+        assert_eq!(read.unwrap().as_ref(), b"234");
+        other.head("folder/object").await.unwrap();
+        let missing = other.get("folder/missing", GetOptions::default());
+        missing.await.unwrap_err();
+        let whole = store.get("folder/object", GetOptions::default());
+        whole.await.unwrap();
+        let counts = |requests, bytes| ReadCounts { requests, bytes };
+        assert_eq!(first.counts(), counts(1, 3));
+        assert_eq!(second.counts(), counts(2, 0));
+        let all: ReadCounts = [first.counts(), second.counts()].into_iter().sum();
+        assert_eq!(counts(3, 3), all);
     }
 }

@@ -1,1 +1,1 @@
-"""Producers: how a user's function is called for the groups of sorted streams, row by row or in batches."""
+"""Pipelines: declarations, updates, versions and upkeep, and how the engine calls the functions of stages."""

@@ -6,6 +6,7 @@ that compactions and updates of other columns are no changes, and a restored row
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.arguments import arrow_stream
 from pds.errors import DefinitionChanged, InvalidInput, InvalidType, RemoteStoreError, VersionExpired
 from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
+from pds.streams import arrow_stream
 from pds.table import Table
 from pds.table.scan import CHANGE_COLUMNS
 
@@ -32,6 +33,8 @@ _FEW_KEYS = 10_000
 # look-up in a long list takes longer than to read a row more.
 _MAX_LISTED_KEYS = 1_000_000
 _MIN_ROWS_OF_LISTED_KEY = 40
+# The most bytes of keys that the driver of an engine holds. More are read again, and rows are chosen by their range.
+_MAX_HELD_BYTES = 128 << 20
 
 
 class Columns(NamedTuple):
@@ -117,6 +120,43 @@ class TablePart:
         return pa.RecordBatchReader.from_batches(schema, pairs)
 
 
+@dataclass(frozen=True)
+class ChangedKeys:
+    """The keys of rows that changed."""
+
+    rows: int
+    """How many rows; a key may be there more than once."""
+    batches: list[pa.RecordBatch] | None
+    """The keys, or None if they are too many to be held."""
+    limits: pa.Array[Any] | None
+    """Then the least and the greatest value of their first column, or no value; None for a type without."""
+    has_nulls: bool
+    """Then whether that column may have nulls."""
+    read: Callable[[], Iterator[pa.RecordBatch]]
+    """Reads the keys."""
+
+    @classmethod
+    def of(cls, read: Callable[[], Iterator[pa.RecordBatch]], most_bytes: int | None) -> ChangedKeys:
+        """Read keys, and hold up to so many bytes of them."""
+        rows = size = 0
+        held: list[pa.RecordBatch] | None = []
+        limits: Any = None
+        has_nulls = False
+        for batch in read():
+            first = batch.column(0)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if most_bytes is not None and size > most_bytes:
+                held = None
+            if held is not None:
+                held.append(batch)
+            has_nulls = has_nulls or first.null_count > 0
+            if most_bytes is not None and _is_discrete(first.type):
+                limits = _find_limits(first if limits is None else pa.concat_arrays([limits, first]))
+        if held is None:
+            return cls(rows, None, limits, has_nulls, read)
+        return cls(rows, held, limits, has_nulls, functools.partial(iter, held))
+
+
 class AttachedTable:
     """A table that feeds a source.
 
@@ -181,8 +221,8 @@ class AttachedTable:
         keys = None
         # A column of the same name may be another.
         if before is not None and (now.location, now.columns) == (before.location, before.columns):
-            keys = self._find_changed_keys(newest, before)
-        if keys is not None and keys.num_rows == 0:
+            keys = self._find_changed_keys(newest, before, None if stager.local_bytes is None else _MAX_HELD_BYTES)
+        if keys is not None and keys.rows == 0:
             return None
         selection = Selection() if keys is None else self._select(newest, keys)
 
@@ -194,7 +234,7 @@ class AttachedTable:
             staged = stager.stage(split)
             return SourceInput(source, staged or self._read(newest, selection), None, "all", now, before)
         deletes, limit = self._to_stream(keys), stager.local_bytes
-        staged = None if limit is None or _estimate_bytes(newest, keys.num_rows) <= limit else stager.stage(split)
+        staged = None if limit is None or _estimate_bytes(newest, keys.rows) <= limit else stager.stage(split)
         if staged:
             return SourceInput(source, staged, stager.stage_keys(deletes, staged), "listed", now, before)
         return SourceInput(source, self._read(newest, selection), deletes, "listed", now, before)
@@ -219,7 +259,7 @@ class AttachedTable:
         ids = {column["name"]: column["id"] for column in _parse(table)["schema"]["columns"]}
         return [ids[name] for name in (*self.key.names, *self.value.names)]
 
-    def _find_changed_keys(self, newest: Table, before: ConsumedTable) -> pa.Table | None:
+    def _find_changed_keys(self, newest: Table, before: ConsumedTable, most_bytes: int | None) -> ChangedKeys | None:
         """Return the key columns of the rows that changed since, or None if nobody can tell."""
         try:
             # After the table was dropped and made anew, or restored from a copy, the version is another.
@@ -232,53 +272,63 @@ class AttachedTable:
             changes = newest.scan_changes(before.version, columns=self.key.names)
         except VersionExpired:
             return None
+        schema = pa.schema([newest.schema.field(name).remove_metadata() for name in self.key.names])
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for batch in changes.to_reader():
+                yield pa.RecordBatch.from_arrays(batch.select(self.key.names).columns, schema=schema)
+
         try:
-            batches = [batch.select(self.key.names) for batch in changes.to_reader()]
+            return ChangedKeys.of(read, most_bytes)
         except (InvalidInput, VersionExpired):
             # A restore may have made a key narrower than it is in a version.
             return None
-        schema = pa.schema([newest.schema.field(name).remove_metadata() for name in self.key.names])
-        return pa.Table.from_batches([pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in batches], schema)
 
     def _read(self, newest: Table, selection: Selection) -> pa.Table | pa.RecordBatchReader:
         """Return rows as a stream of `key` and `value`."""
         schema = pa.schema([self.key.field, self.value.field])
 
         def pairs() -> Iterator[pa.RecordBatch]:
-            try:
-                for batch in newest.scan(self._column_names(), where=selection.where).to_reader():
-                    rows = selection.take(batch)
-                    yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
-            except RemoteStoreError as error:
-                # It reaches the caller as text only.
-                self.failure = error
-                raise
+            for batch in newest.scan(self._column_names(), where=selection.where).to_reader():
+                rows = selection.take(batch)
+                yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
 
-        return arrow_stream(pa.RecordBatchReader.from_batches(schema, pairs()))
+        return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(pairs())))
 
-    def _to_stream(self, keys: pa.Table) -> pa.Table | pa.RecordBatchReader:
+    def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except RemoteStoreError as error:
+            # It reaches the caller as text only.
+            self.failure = error
+            raise
+
+    def _to_stream(self, keys: ChangedKeys) -> pa.Table | pa.RecordBatchReader:
         schema = pa.schema([self.key.field])
-        batches = (pa.RecordBatch.from_arrays([self.key.take(batch)], schema=schema) for batch in keys.to_batches())
-        return arrow_stream(pa.RecordBatchReader.from_batches(schema, batches))
+        batches = (pa.RecordBatch.from_arrays([self.key.take(batch)], schema=schema) for batch in keys.read())
+        return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(batches)))
 
-    def _select(self, newest: Table, keys: pa.Table) -> Selection:
+    def _select(self, newest: Table, keys: ChangedKeys) -> Selection:
         """Return the rows of some keys, by the first column of the key."""
-        column: Any = pc.unique(keys.column(0)) if _is_discrete(keys.column(0).type) else None
-        if column is None:
+        name = pc.field(self.key.names[0])
+        if not _is_discrete(newest.schema.field(self.key.names[0]).type):
             # The engine compares the keys in the order that they are stored in.
             return Selection()
-        name = pc.field(self.key.names[0])
+        if keys.batches is None:
+            has_values = keys.limits is not None and len(keys.limits) > 0
+            where: Any = _is_between(name, keys.limits) if has_values else name.is_null()
+            return Selection((where | name.is_null()) if keys.has_nulls else where)
+        column: Any = pc.unique(pa.chunked_array([batch.column(0) for batch in keys.batches]))
         values = column.drop_null()
         is_listed = len(values) <= _FEW_KEYS or (
             len(values) <= _MAX_LISTED_KEYS and len(values) * _MIN_ROWS_OF_LISTED_KEY <= _count_rows(newest)
         )
         if len(values) == 0:
-            where: Any = name.is_null()
+            where = name.is_null()
         elif is_listed:
             where = name.isin(values)
         else:
-            limits: Any = pc.min_max(values)
-            where = (name >= limits["min"]) & (name <= limits["max"])
+            where = _is_between(name, values)
         where = (where | name.is_null()) if column.null_count else where
         return Selection(where) if is_listed else Selection(where, self.key.names[0], column)
 
@@ -310,6 +360,17 @@ def _estimate_bytes(table: Table, rows: int) -> int:
     files: list[dict[str, int]] = _parse(table)["data_files"] or table.files().to_pylist()
     total_bytes = sum(file["size_bytes"] - file.get("footer_size", 0) for file in files)
     return rows * total_bytes // max(1, sum(file["total_rows"] for file in files))
+
+
+def _find_limits(values: Any) -> Any:  # noqa: ANN401 arrays of pyarrow
+    """Return the least and the greatest of some values; nothing of nulls alone."""
+    limits: Any = pc.min_max(values)
+    return pa.array([limits["min"], limits["max"]], values.type).drop_null()
+
+
+def _is_between(name: Any, values: Any) -> Any:  # noqa: ANN401 expressions of pyarrow
+    limits: Any = pc.min_max(values)
+    return (name >= limits["min"]) & (name <= limits["max"])
 
 
 def _describe(field: pa.Field[Any]) -> str:

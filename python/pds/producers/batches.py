@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.arguments import compact_batch
 from pds.producers.convert import BadValueError, choose_family, reject, storage_type
 from pds.producers.errors import ProduceError, describe_error
 from pds.producers.groups import MAX_ROWS, Cursor, Run, differ, make_schema, split_key, take, to_keys, to_plain
 from pds.producers.locations import locate_error, locate_function
+from pds.streams import compact_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,8 @@ class BatchFunction:
         source_value: The field of the values.
         target_key: The field of the emitted keys.
         target_value: The field of the emitted values.
-        max_group_rows: The largest group in rows. A batch has about 65,536 rows, and more if a group is larger.
+        max_group_rows: The largest group in rows. A batch has about 65,536 rows, or `batch_rows` if that is set, and
+            more if a group is larger.
 
     Raises:
         TypeError: The function is not callable.
@@ -65,6 +66,7 @@ class BatchFunction:
         self._input = pa.schema([source_key.with_name("key"), source_value.with_name("value")])
         self._schema = make_schema(source_key, target_key, target_value)
         self._max_group_rows = max_group_rows
+        self.batch_rows: int | None = None
 
     def __call__(self, readers: Sequence[pa.RecordBatchReader]) -> Iterator[pa.RecordBatch]:
         """Call the function for all groups, and yield the emitted rows, one batch a call.
@@ -88,6 +90,7 @@ class BatchFunction:
         cursor = Cursor(reader, run)
         pending: list[pa.RecordBatch] = []
         pending_rows = group_rows = 0
+        most_rows = self.batch_rows or MAX_ROWS
         while self._load(cursor, run):
             chunk = cursor.chunk
             for group, (start, end) in enumerate(itertools.pairwise(chunk.bounds)):
@@ -97,7 +100,7 @@ class BatchFunction:
                     raise ProduceError(self._stage, to_plain(chunk.keys[group]), reason)
             # Groups are complete before the start of a new group.
             starts = chunk.starts[cursor.group :]
-            complete = next((start for start in starts if pending_rows + start >= MAX_ROWS), None)
+            complete = next((start for start in starts if pending_rows + start >= most_rows), None)
             if complete is None:
                 pending.append(chunk.batch)
                 pending_rows += chunk.batch.num_rows
@@ -171,7 +174,7 @@ class BatchFunction:
 
 def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
     """Return a column in the type of the field; raise an error if a value would change or must not be null."""
-    result = array
+    result = array = _declare(array, field.type)
     if array.type != field.type:
         if not _is_widening(array.type, field.type):
             raise BadValueError(f"expected {field.type}, got {array.type}; cast it in the function")
@@ -189,6 +192,21 @@ def _cast_exactly(array: _ArrowArray, field: pa.Field[Any]) -> _Value:
     if row is not None:
         raise BadValueError(f"null in {field.name!r}, which is not nullable", row)
     return result
+
+
+def _declare(array: _ArrowArray, data_type: _ArrowType) -> _ArrowArray:
+    """Return a struct with its fields as they are declared, if they differ in whether they may be null alone.
+
+    Functions get structs whose fields all may be, and pyarrow does not cast one back that has nulls.
+    """
+    if array.type == data_type or not (pa.types.is_struct(array.type) and pa.types.is_struct(data_type)):
+        return array
+    if [field.name for field in array.type] != [field.name for field in data_type]:
+        return array
+    fields = [_declare(array.field(i), field.type) for i, field in enumerate(data_type)]
+    if [column.type for column in fields] != [field.type for field in data_type]:
+        return array
+    return pa.StructArray.from_arrays(fields, fields=list(data_type), mask=array.is_null())
 
 
 def _is_widening(source: _ArrowType, target: _ArrowType) -> bool:
@@ -213,8 +231,11 @@ def _is_widening(source: _ArrowType, target: _ArrowType) -> bool:
 
 def _find_null(array: _ArrowArray, field: pa.Field[Any]) -> int | None:
     """Return the first row with a null where the field, or a field inside it, is not nullable."""
-    if not field.nullable and array.null_count:
-        return pc.index(array.is_null(), True).as_py()
+    if not field.nullable:
+        # `null_count` leaves out nulls among the values of dictionaries and runs.
+        row = pc.index(array.is_null(), True).as_py()
+        if row >= 0:
+            return row
     data_type: _ArrowType = field.type
     if not pa.types.is_nested(data_type) or isinstance(data_type, pa.BaseExtensionType):
         return None

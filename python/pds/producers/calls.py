@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pds.errors import InvalidType
 from pds.producers.batches import BatchFunction
+from pds.producers.groups import MAX_ROWS
 from pds.producers.rows import RowFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from pds.producers.graph import Node
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class StageCall:
     is_join: bool
     max_group_rows: int | None
     """The largest group of a function that takes batches; None for one that takes a key and its values."""
+    batch_rows: int | None = None
+    """About how many rows a batch has; None for the default."""
 
     def check(self) -> None:
         """Raise an InvalidType if the function cannot emit values of these types."""
@@ -45,6 +51,7 @@ class StageCall:
                 target_value=self.fields.field("value"),
                 max_group_rows=self.max_group_rows,
             )
+            batches.batch_rows = self.batch_rows
             return batches(readers)
         sides = readers[1:] if self.is_join else readers
         values = [reader.schema.field("value") for reader in sides]
@@ -63,3 +70,13 @@ class StageCall:
             )
         except TypeError as error:
             raise InvalidType(f"stage {self.stage!r}: {error}") from error
+
+
+def vary_batches(node: Node, rows: float) -> Node:
+    """Return a stage whose function gets `rows` rows in more batches than in an update, of a size by chance."""
+    call = node.function
+    if not isinstance(call, StageCall) or call.max_group_rows is None:
+        return node
+    most = max(1, min(MAX_ROWS, int(rows)) // 2)
+    batch_rows = random.randint(-(-most // 8), most)  # noqa: S311 no secret
+    return node._replace(function=replace(call, batch_rows=batch_rows))

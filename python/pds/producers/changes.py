@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pds.arguments import arrow_stream
 from pds.errors import InvalidInput, InvalidType
 from pds.inputs import refuse_closed
 from pds.producers.convert import BadValueError, ColumnBuilder
 from pds.producers.errors import abbreviate
 from pds.producers.graph import SourceInput
+from pds.streams import arrow_stream
 
 # The classes of columns in polars and arro3, which have the Arrow interface of tables.
 _COLUMNS = {"Array", "ChunkedArray", "Series"}
 
 if TYPE_CHECKING:
-    from pds.arguments import ArrowStream
     from pds.producers.engine import Engine, SourceRows
+    from pds.streams import ArrowStream
 
 
 @dataclass(frozen=True)

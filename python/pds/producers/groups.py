@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.arguments import replace_views
 from pds.producers.convert import BadValueError, key_class
+from pds.streams import replace_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,9 +11,10 @@ from pds import _pds
 from pds.arguments import require_text
 from pds.defaults import COMMIT_TIMEOUT_SECONDS
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError, VersionExpired
+from pds.producers.calls import vary_batches
 from pds.producers.drawing import Box, Drawing
 from pds.producers.errors import abbreviate
-from pds.producers.explanation import Explanation, explain
+from pds.producers.explanation import Explanation, count_rows, explain
 from pds.producers.function_digests import warn_of_change
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
@@ -29,7 +30,7 @@ from pds.telemetry import traces
 if TYPE_CHECKING:
     from pds.producers.changes import Changes, Replace
     from pds.producers.engine import Engine
-    from pds.producers.graph import SourceInput, UpdateArguments
+    from pds.producers.graph import Node, SourceInput, UpdateArguments
     from pds.progress import ProgressArgument
     from pds.store import Store
 
@@ -216,8 +217,10 @@ class Pipeline(Upkeep):
             handle = self._preview(inputs, self._warn_of_changes(arguments))
         return Preview(handle, self._location.store, self._memory_limit)
 
-    def _preview(self, inputs: list[SourceInput], arguments: UpdateArguments) -> _pds.PreviewHandle:
-        nodes = mark_functions(self._location.store, self.path, self._nodes.values())
+    def _preview(
+        self, inputs: list[SourceInput], arguments: UpdateArguments, declared: list[Node] | None = None
+    ) -> _pds.PreviewHandle:
+        nodes = mark_functions(self._location.store, self.path, declared or self._nodes.values())
         with self._make_inputs(arguments).used(inputs) as sources:
             return _pds.preview_pipeline(self._location.handle, self.path, nodes, sources, arguments)
 
@@ -226,7 +229,9 @@ class Pipeline(Upkeep):
 
         A stage that differs has a function that is not deterministic, or depends on how keys were batched, or has
         changed without a new version; or its stored rows are wrong. Each stage is computed from the stored rows of its
-        feeders. It takes what rebuilds of the stages take, or about the part `sample` of that.
+        feeders. It takes what rebuilds of the stages take, or about the part `sample` of that. Functions that take
+        batches get smaller ones than in an update, of a size by chance. The values of a key come in their order, which
+        functions may depend on.
 
         Args:
             stages: Their names. Defaults to all.
@@ -250,14 +255,17 @@ class Pipeline(Upkeep):
         handle = self._open()
         if handle is None:
             raise NotFound("the pipeline has no version yet", path=self.path)
-        stored = [name for name, node in read_nodes(handle).items() if node["feeders"]]
+        stored_nodes = read_nodes(handle)
+        stored = [name for name, node in stored_nodes.items() if node["feeders"]]
         for name in stages:
             if require_text("a stage", name) not in stored:
                 raise NotFound(f"the pipeline has no stage {name!r}; it has {stored}", path=self.path)
         version, differences = handle.version, []
         with reported("check", progress):
             for name in stages or stored:
-                preview = self._preview([], self._make_arguments()._replace(rebuilt=[name], sample=sample))
+                nodes = self._vary_batches(stored_nodes, sample or 1)
+                arguments = self._make_arguments(nodes=nodes)._replace(rebuilt=[name], sample=sample)
+                preview = self._preview([], arguments, nodes)
                 try:
                     version, difference = find_difference(preview, name, self._memory_limit)
                 finally:
@@ -265,6 +273,13 @@ class Pipeline(Upkeep):
                 if difference is not None:
                     differences.append(difference)
         return PipelineCheck(version, differences)
+
+    def _vary_batches(self, stored: dict[str, dict[str, Any]], part: float) -> list[Node]:
+        rows = {name: sum(map(count_rows, node["content"])) for name, node in stored.items()}
+        return [
+            vary_batches(node, part * sum(rows.get(name, 0) for name in node.feeders or ()))
+            for node in self._nodes.values()
+        ]
 
     def rebuild(
         self,
@@ -324,7 +339,8 @@ class Pipeline(Upkeep):
     def draw(self) -> Drawing:
         """Return a drawing of the graph: its text is for terminals, and notebooks show it.
 
-        The row counts are those of the stored runs: rows that newer runs replace count until they are compacted.
+        An edge has the number of rows that its feeder has. The row counts are those of the stored runs: rows that newer
+        runs replace count until they are compacted.
         """
         stored = read_nodes(self._open())
         boxes = [

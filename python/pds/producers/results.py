@@ -20,18 +20,52 @@ class StageResult(Result):
         keys_in: The number of source keys that changed.
         rows_out: The number of rows that the function emitted.
         keys_out: The number of target keys that changed.
+        read_requests: The number of requests to read stored rows; 0 for local files. Those that lead to the commit,
+            such as for manifests, are of no stage, and neither are those to the table that feeds a source.
+        bytes_read: The bytes that these requests returned, or that were read of local files. What an earlier stage or
+            update left in memory is not read.
         files_written: The number of files written.
         bytes_written: Their size in bytes.
-        tasks: The number of tasks of the pipeline's engine that computed it; 0 if this process did.
+        tasks: The number of tasks of the pipeline's engine that computed it; 0 if this process did. What tasks read and
+            write is counted too.
     """
 
     name: str
     keys_in: int
     rows_out: int
     keys_out: int
+    read_requests: int
+    bytes_read: int
     files_written: int
     bytes_written: int
     tasks: int
+
+
+@dataclass(frozen=True, repr=False)
+class ChangeCounts(Result):
+    """How many rows and keys of a source or a stage an update changes.
+
+    The rows that a source key has given to a target key, or those of a key of a source, are compared one by one in
+    their order; rows that stay the same count nowhere. With `order_by`, a row whose place changes goes and comes. A
+    stage that is rebuilt with other types or another order loses all its rows and gets new ones.
+
+    Args:
+        name: The name.
+        keys_added: The number of keys that have their first row.
+        keys_updated: The number of keys that had rows and have other ones.
+        keys_deleted: The number of keys that have no row any more.
+        rows_added: The number of rows that come.
+        rows_updated: The number of rows that get another value.
+        rows_deleted: The number of rows that go.
+    """
+
+    name: str
+    keys_added: int
+    keys_updated: int
+    keys_deleted: int
+    rows_added: int
+    rows_updated: int
+    rows_deleted: int
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,9 +18,11 @@ from pds.table.checks import check_idempotency_key, check_limit, check_version
 from pds.table.results import History, VacuumResult, make_history_entry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from pds.producers.engine import BoundEngine, Engine
+    from pds.producers.graph import Node
     from pds.table.location import TableLocation
 
 
@@ -197,7 +199,12 @@ class Upkeep(Declarations):
             fields = _pds.vacuum_pipeline(location.handle, self.path, seconds, dry_run, location.timeout)
         return VacuumResult(**fields)
 
-    def _make_arguments(self, base_version: int | None = None, idempotency_key: str | None = None) -> UpdateArguments:
+    def _make_arguments(
+        self,
+        base_version: int | None = None,
+        idempotency_key: str | None = None,
+        nodes: Sequence[Node] | None = None,
+    ) -> UpdateArguments:
         if base_version is not None and (base_version != 0 or isinstance(base_version, bool)):
             check_version(base_version, "base_version")
         return UpdateArguments(
@@ -209,13 +216,14 @@ class Upkeep(Declarations):
             commit_timeout=self._location.timeout,
             rebuilt=[],
             rebuilds_changed=False,
-            engine=self._bind_engine(),
+            engine=self._bind_engine(nodes),
         )
 
-    def _bind_engine(self) -> BoundEngine | None:
+    def _bind_engine(self, nodes: Sequence[Node] | None = None) -> BoundEngine | None:
         if self._engine is None:
             return None
-        return self._engine.bind(self._location.store, self.path, list(self._nodes.values()))
+        declared = list(self._nodes.values()) if nodes is None else nodes
+        return self._engine.bind(self._location.store, self.path, declared)
 
     def _open(self) -> _pds.PipelineHandle | None:
         return _pds.PipelineHandle.open(self._location.handle, self.path, None)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pds.arguments import require_text
 from pds.display import Listing, Summarized, Summary, list_items
-from pds.producers.results import StageDifference, UpdateResult
+from pds.producers.results import ChangeCounts, StageDifference, UpdateResult
 from pds.producers.tables import PipelineRows, PipelineTable, distinct_keys, read_nodes
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Preview(PipelineVersion):
 
     If an update with the same idempotency key was committed already, this one would change nothing (`replayed`): then
     the tables are those of the newest version, without changes, and `commit` returns the result of a replay.
+
+    To count what changes, the old and the new rows of the pairs that it wrote are read, as a stream.
     """
 
     def __init__(self, handle: _pds.PreviewHandle, store: Store, memory_limit: int) -> None:
@@ -75,6 +77,11 @@ class Preview(PipelineVersion):
         self._store = store
         report = UpdateResult.of(handle.report(), 0)
         self._stages, self._replayed = report.stages, report.replayed
+        try:
+            self._counts = {counts["name"]: ChangeCounts(**counts) for counts in handle.count_changes(memory_limit)}
+        except BaseException:
+            handle.discard()
+            raise
 
     @property
     def stages(self) -> dict[str, StageResult]:
@@ -82,12 +89,21 @@ class Preview(PipelineVersion):
         return self._stages
 
     @property
+    def counts(self) -> dict[str, ChangeCounts]:
+        """How many rows and keys of each source and stage come, change and go, by name."""
+        return self._counts
+
+    @property
     def replayed(self) -> bool:
         """Whether an update with the same idempotency key existed already, so that `commit` changes nothing."""
         return self._replayed
 
     def _summarize(self) -> Summary:
-        return Summary(repr(self), {}, (list_items("stages", self._stages.values(), len(self._stages)),))
+        listings = (
+            list_items("stages", self._stages.values(), len(self._stages)),
+            list_items("counts", self._counts.values(), len(self._counts)),
+        )
+        return Summary(repr(self), {}, listings)
 
     def commit(self) -> UpdateResult:
         """Make this the newest version, unless an update with the same idempotency key was committed.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import pds
@@ -18,6 +20,7 @@ BY_TASKS = (
     "test_pipeline",
     "test_preview",
     "test_rebuild",
+    "test_recomputed",
     "test_selections",
     "test_updates",
     "test_value_order",
@@ -36,9 +39,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if chosen == "tasks":
         bind = pds.Pipeline._bind_engine
 
-        def bind_tasks(pipeline: pds.Pipeline) -> object:
+        def bind_tasks(pipeline: pds.Pipeline, *nodes: Any) -> object:
             pipeline._engine = pipeline._engine or RepeatingEngine(task_bytes=1 << 13, repeats=False)
-            return bind(pipeline)
+            return bind(pipeline, *nodes)
 
         monkeypatch.setattr(pds.Pipeline, "_bind_engine", bind_tasks)
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 import pds
+from fault_runs import PATIENT
 from producers.pipelines import objects
 from producers.words import count, split_words
+from scripted_s3 import ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +49,38 @@ def test_deterministic_stages_are_as_they_are_stored(memory_store: pds.Store) ->
     assert pipeline.version == 2
 
 
+@pytest.mark.parametrize(("name", "table"), [("phrases", "content"), ("words", "content"), ("words", "mappings")])
+@pytest.mark.parametrize(
+    ("at", "sample", "is_looked_up"),
+    [pytest.param(-30, None, False, id="footer"), pytest.param(40, 1.0, True, id="page")],
+)
+def test_a_damaged_file_is_noticed_where_it_was_written(
+    name: str, table: str, at: int, sample: float | None, *, is_looked_up: bool
+) -> None:
+    """A process keeps the bytes of small files that it wrote, and pages that it looked up. A check reads the store."""
+    with ScriptedS3() as server:
+        stores = [pds.Store("s3://bucket/lake", server.options(client) | PATIENT) for client in ("writer", "other")]
+        pipeline = declare(stores[0])
+        fill(pipeline)
+        if is_looked_up:
+            pipeline["phrases"].read([3])
+            pipeline["words"].read(["a"])
+            pipeline["words"].key_mappings([3])
+        (node,) = (node for node in json.loads(pipeline._open().manifest())["nodes"] if node["name"] == name)
+        (file,) = node[table][0]["files"]
+        path = f"p/{file['name']}"
+        whole = stores[0].read_bytes(path)
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        stores[0].write(path, bytes(damaged), overwrite=True)
+        for store in stores:
+            with pytest.raises(pds.PartCorrupted):
+                declare(store).check("words", sample=sample)
+        stores[0].write(path, whole, overwrite=True)
+        for store in stores:
+            assert declare(store).check("words", sample=sample).ok
+
+
 def test_a_random_function(memory_store: pds.Store) -> None:
     def words(key: int, phrases: Iterator[str]) -> Iterator[tuple[str, int]]:
         for word, number in split_words(key, phrases):
@@ -59,6 +94,30 @@ def test_a_random_function(memory_store: pds.Store) -> None:
     (difference,) = checked.differences
     assert (difference.name, difference.keys, difference.examples) == ("words", 2, ["a", "w0"])
     assert objects(memory_store) == before
+
+
+@pytest.mark.parametrize("sample", [None, 1.0])
+def test_a_function_that_gives_the_sizes_of_its_batches(memory_store: pds.Store, sample: float | None) -> None:
+    """All keys were in one batch when they were stored."""
+
+    def emit(batch: pa.RecordBatch, values: Any) -> pa.RecordBatch:
+        rows = pa.array(range(batch.num_rows))
+        return pa.RecordBatch.from_arrays([rows, batch["key"], values], names=["source_row", "key", "value"])
+
+    def sizes(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return emit(batch, pa.array([batch.num_rows] * batch.num_rows, INT))
+
+    def copies(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return emit(batch, batch["value"])
+
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("s", key=INT, value=INT)
+    pipeline.producer("s", key=INT, value=INT, name="sizes", batch=True)(sizes)
+    pipeline.producer("s", key=INT, value=INT, name="copies", batch=True)(copies)
+    pipeline.update(s=pds.Changes([(n, n) for n in range(20)]))
+    assert set(pipeline["sizes"].read()["value"].to_pylist()) == {20}
+    (difference,) = pipeline.check(sample=sample).differences
+    assert (difference.name, difference.keys) == ("sizes", 20)
 
 
 def sampled(store: pds.Store, keys: int = 1000) -> tuple[pds.Pipeline, list[int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 
 import pds
 
@@ -65,6 +67,37 @@ def test_before_and_after_the_first_update(memory_store: pds.Store) -> None:
     assert stages["counts"].reads == "the rows that changed"
     assert "all rows of the key if the value leaves that is low or high" in stages["extremes"].reads
     assert "rows at the end of the key if the value leaves that is low" in stages["ends"].reads
+    assert {name: stage.classes for name, stage in stages.items()} == {
+        "pushed": {},
+        "by_sorted": {},
+        "by_unsorted": {},
+        "rows": {"function": "recompute"},
+        "batches": {"function": "recompute"},
+        "join": {"join": "recompute"},
+        "select": {"select": "recompute"},
+        "counts": {"n": "invert"},
+        "extremes": {"n": "invert", "low": "recompute", "high": "recompute"},
+        "ordered": {"select": "recompute"},
+        "first": {"first": "prefix"},
+        "last": {"first": "recompute"},
+        "ends": {"low": "prefix"},
+    }
+    assert {(stage.key_pages, stage.key_bytes) for stage in stages.values()} == {(0, 0)}
+
+
+def test_what_a_distinct_costs(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("pushed", key=INT, value=INT)
+    pipeline.distinct("pushed", name="distinct")
+    aggregates: Any = {"n": "count", "sum": ("value", "sum"), "differ": ("value", "count_distinct")}
+    pipeline.aggregate("pushed", aggregates=aggregates, name="counts")
+    pipeline.join_rows("pushed", "distinct", name="joined")
+    stages = pipeline.explain().stages
+    assert stages["distinct"].classes == {"distinct": "recompute"}
+    assert stages["counts"].classes == {"n": "invert", "sum": "invert", "differ": "recompute"}
+    assert stages["counts"].class_names == "invert n, sum; recompute differ"
+    assert (stages["counts"].cost, stages["counts"].reads) == ("group", "all rows of the key")
+    assert (stages["joined"].classes, stages["joined"].cost) == ({"join": "pairs"}, "changes")
 
 
 def test_what_is_stored(memory_store: pds.Store) -> None:
@@ -83,3 +116,29 @@ def test_what_is_stored(memory_store: pds.Store) -> None:
     assert header.split()[:3] == ["stage", "kind", "cost"]
     assert pushed.split()[:4] == ["pushed", "source", "group", "3"]
     assert counts.endswith("the rows that changed")
+
+
+def test_the_estimate_of_a_key_follows_runs_and_pages_not_the_size_of_the_data(memory_store: pds.Store) -> None:
+    def estimate(rows: int, *more: int) -> dict[str, tuple[int, int, int]]:
+        pipeline = pds.Pipeline(memory_store, f"p{rows}-{len(more)}")
+        pipeline.source("pushed", key=INT, value=INT)
+        pipeline.select("pushed", key="key % 1000", name="select")
+        pipeline.aggregate("select", aggregates={"n": "count"}, name="counts")
+        keys = np.random.default_rng(1).choice(2**50, rows, replace=False)
+        pipeline.update(pushed=pds.Changes(pa.table({"key": keys, "value": keys})))
+        for key in more:
+            pipeline.update(pushed=pds.Changes([(key, 1)]))
+        stages = pipeline.explain().stages
+        return {name: (stage.key_pages, stage.key_bytes, stage.bytes) for name, stage in stages.items()}
+
+    small, large, with_runs = estimate(20_000), estimate(80_000), estimate(80_000, 7)
+    # What is pushed is a whole key, so the select reads its own content and mappings alone; the aggregate reads what it
+    # is fed, and its groups.
+    pages = {"pushed": 0, "select": 2, "counts": 2}
+    for one in (small, large):
+        assert {name: one[name][0] for name in one} == pages
+    for name in ("select", "counts"):
+        assert large[name][1] == pytest.approx(small[name][1], rel=0.2)
+        assert 0 < large[name][1] < large["select"][2] / 5
+    assert large["select"][2] > 3 * small["select"][2]
+    assert with_runs["select"][0] > pages["select"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -203,3 +205,149 @@ def test_a_vacuum_removes_a_preview_that_was_left(pipeline: pds.Pipeline) -> Non
     assert not left & objects(store)
     with pytest.raises((pds.CommitConflict, pds.TransactionExpired)):
         preview.commit()
+
+
+COUNTED = ("plain", "compared", "spread", "sums", "values", "latest", "ordered", "joined")
+
+
+def spread(key: int, values: Iterator[int]) -> Iterator[tuple[int, int]]:
+    for value in values:
+        yield (key + value) % 50, value
+        if value % 3 == 0:
+            yield (key + value) % 50, -value
+
+
+def declare_counted(store: pds.Store) -> pds.Pipeline:
+    pipeline = pds.Pipeline(store, "counted")
+    pipeline._page_rows, pipeline._file_rows = 100, 1000
+    pipeline.source("plain", key=INT, value=INT)
+    pipeline.source("compared", key=INT, value=INT, skip_unchanged=True)
+    pipeline.producer("plain", "compared", key=INT, value=INT, name="spread")(spread)
+    pipeline.aggregate("spread", aggregates={"n": "count", "sum": ("value", "sum")}, name="sums")
+    pipeline.distinct("spread", name="values")
+    pipeline.first("spread", by="value", name="latest")
+    pipeline.producer("plain", key=INT, value=INT, name="ordered", order_by="value")(spread)
+    pipeline.join_rows("plain", "compared", name="joined")
+    return pipeline
+
+
+def stored_rows(version: Any, name: str) -> list[tuple[Any, str, str]]:
+    """The rows: key, what decides beside it which rows are compared, and value."""
+    rows = []
+    for row in version[name].read().to_pylist():
+        source = None if "key" in row else row["source_key"]
+        # The order of a value is a part of where it is.
+        place = (row["value"], source) if name == "ordered" else source
+        rows.append((row.get("key", row.get("target_key")), repr(place), repr(row["value"])))
+    return rows
+
+
+def count_by_hand(name: str, before: list[tuple[Any, str, str]], after: list[tuple[Any, str, str]]) -> dict[str, Any]:
+    places: dict[tuple[Any, str], tuple[list[str], list[str]]] = {}
+    for side, rows in enumerate((before, after)):
+        for key, place, value in rows:
+            places.setdefault((key, place), ([], []))[side].append(value)
+    had, has = ({key for key, *_ in rows} for rows in (before, after))
+    changed = {key for (key, _), (old, new) in places.items() if old != new}
+    return {
+        "name": name,
+        "keys_added": len(changed - had),
+        "keys_updated": len(changed & had & has),
+        "keys_deleted": len(changed - has),
+        "rows_added": sum(max(len(new) - len(old), 0) for old, new in places.values()),
+        "rows_updated": sum(a != b for old, new in places.values() for a, b in zip(old, new, strict=False)),
+        "rows_deleted": sum(max(len(old) - len(new), 0) for old, new in places.values()),
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_preview_counts_what_changes(memory_store: pds.Store, seed: int) -> None:
+    """As a comparison of the tables before and after, whichever runs the update merges."""
+    rng = random.Random(seed)
+    pipeline = declare_counted(memory_store)
+    before: dict[str, list[tuple[Any, str, str]]] = {key: [] for key in COUNTED}
+    # So many rows that no update of a few merges them with what it adds.
+    keys = rng.sample(range(2**50), 3500)
+
+    def all_rows() -> list[tuple[int, int]]:
+        return [(key, rng.randrange(2**50)) for key in keys for _ in range(rng.choice([1, 2]))]
+
+    pushes: list[dict[str, list[tuple[int, int]]]] = [
+        {name: all_rows() for name in COUNTED[:2]},
+        {"plain": [(key, rng.randrange(9)) for key in rng.sample(keys, 20) for _ in range(2)]},
+        {name: [(key, rng.randrange(9)) for key in rng.sample(keys, 20)] for name in COUNTED[:2]},
+        {"compared": []},
+    ]
+    for number, pushed in enumerate(pushes):
+        changes = {}
+        for name, rows in pushed.items():
+            # Some are as they were, some go, some have no row.
+            stored = [(key, int(value)) for key, _, value in before[name]]
+            same = {key for key, _ in rng.sample(stored, min(len(stored), 5))} - {key for key, _ in rows}
+            others = sorted({*keys, *range(50)} - same - {key for key, _ in rows})
+            deletes = rng.sample(others, 10) if number else None
+            changes[name] = pds.Changes([*rows, *(row for row in stored if row[0] in same)] or None, deletes)
+        with pipeline.preview(changes) as preview:
+            after = {name: stored_rows(preview, name) for name in COUNTED}
+            expected = {name: count_by_hand(name, before[name], after[name]) for name in COUNTED}
+            assert {name: dataclasses.asdict(counts) for name, counts in preview.counts.items()} == expected
+            assert any(one["rows_added"] + one["rows_deleted"] for one in expected.values())
+            preview.commit()
+        before = after
+        if number == 1:
+            pipeline.compact(min_delta=0)
+
+
+def count_rebuilt(pipeline: pds.Pipeline, key: pa.DataType, function: Any) -> dict[str, Any]:
+    """What a preview counts that rebuilds the words as texts; counts of 0 are left out."""
+    other = pds.Pipeline(pipeline._location.store, "words")
+    other.source("phrases", key=INT, value=TEXT)
+    other.producer("phrases", key=key, value=TEXT, name="words")(function)
+    handle = other._preview([], other._make_arguments()._replace(rebuilt=["words"]))
+    try:
+        counts: list[Any] = list(handle.count_changes(1 << 20))
+    finally:
+        handle.discard()
+    of_phrases, of_words = ({name: value for name, value in one.items() if value} for one in counts)
+    assert of_phrases == {"name": "phrases"}
+    return of_words
+
+
+def test_a_stage_with_other_tables_has_new_rows_only(pipeline: pds.Pipeline) -> None:
+    counts = count_rebuilt(pipeline, TEXT, lambda key, texts: ((text[0], str(key)) for text in texts))
+    # Three rows of "a" and "b" went; "a" and "b" begin the texts.
+    assert counts == {"name": "words", "rows_added": 2, "rows_deleted": 3, "keys_updated": 2}
+
+
+def test_keys_of_another_type_have_all_gone(pipeline: pds.Pipeline) -> None:
+    counts = count_rebuilt(pipeline, INT, lambda key, texts: ((key, text) for text in texts))
+    assert counts == {"name": "words", "rows_added": 2, "rows_deleted": 3, "keys_added": 2, "keys_deleted": 2}
+
+
+def test_a_new_stage_and_a_replay_are_counted(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    pipeline.update(phrases=changes_to((1, "a b"), (2, "b")), idempotency_key="k")
+    with pipeline.preview(phrases=changes_to((1, "c")), idempotency_key="k") as preview:
+        assert {tuple(dataclasses.asdict(one).values())[1:] for one in preview.counts.values()} == {(0,) * 6}
+    pipeline.aggregate("words", aggregates={"n": "count"}, name="counts")
+    with pipeline.preview() as preview:
+        assert dataclasses.asdict(preview.counts["counts"]) == {
+            **dict.fromkeys(dataclasses.asdict(preview.counts["counts"]), 0),
+            "name": "counts",
+            "keys_added": 2,
+            "rows_added": 2,
+        }
+        assert preview.counts["words"].rows_added == preview.counts["phrases"].rows_added == 0
+
+
+def test_a_preview_whose_counts_fail_leaves_nothing(pipeline: pds.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pipeline._location.store
+    before = objects(store)
+
+    def fail(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pds.producers.versions.ChangeCounts", fail)
+    with pytest.raises(ZeroDivisionError):
+        pipeline.preview(phrases=changes_to((1, "c")))
+    assert objects(store) == before

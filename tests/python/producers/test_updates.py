@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -157,6 +158,25 @@ def test_a_base_version_conflicts_with_updates_only(memory_store: pds.Store) -> 
     assert put(pipeline, (3, "c"), base_version=2).version == 4
     with pytest.raises(pds.CommitConflict, match="version 4"):
         put(pipeline, (3, "c"), base_version=3)
+
+
+def test_a_base_version_that_was_vacuumed_conflicts_only_with_updates(memory_store: pds.Store) -> None:
+    pipeline = words(memory_store)
+    put(pipeline, (1, random_text()))
+    put(pipeline, (2, "b"))
+    pipeline.compact(min_delta=0)
+    pipeline.vacuum(dt.timedelta(0))
+    for version in (1, 2):
+        with pytest.raises(pds.VersionExpired):
+            pipeline.as_of(version)["words"].read()
+    before, newest = objects(memory_store), pipeline.version
+    for write in (pipeline.update, pipeline.preview):
+        with pytest.raises(pds.CommitConflict, match="updated to version 2 after version 1, on which this update"):
+            write(phrases=pds.Changes([(3, "c")]), base_version=1)
+    assert (objects(memory_store), pipeline.version) == (before, newest)
+    # Nobody changed data after version 2, although it cannot be read any more.
+    put(pipeline, (3, "c"), base_version=2)
+    assert plain_rows(pipeline["words"].read(["b", "c"])) == [("b", 2, 2), ("c", 3, 3)]
 
 
 def test_a_base_version_is_checked_before_rows_are_read(memory_store: pds.Store) -> None:
@@ -379,14 +399,33 @@ def test_a_graph_is_drawn(memory_store: pds.Store) -> None:
     pipeline.producer("words", other, key=INT, value=INT, name="both")(lambda _, values: values)
     assert str(pipeline.draw()).splitlines() == [
         "phrases        2 rows, 1 run",
-        "words          3 rows, 1 run <- phrases",
+        "words          3 rows, 1 run <- phrases (2 rows)",
         "<more> & more  no data",
-        "both           no data <- words, <more> & more",
+        "both           no data <- words (3 rows), <more> & more",
     ]
     drawn = ET.fromstring(pipeline.draw()._repr_svg_())
-    texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
-    assert texts[::2] == ["phrases", "words", "<more> & more", "both"]
+    texts = [element for element in drawn.iter() if element.tag.endswith("text")]
+    on_edges = [element.text for element in texts if element.get("class") == "rows"]
+    in_boxes = [element.text for element in texts if element.get("class") != "rows"]
+    assert in_boxes[::2] == ["phrases", "words", "<more> & more", "both"]
+    assert in_boxes[1::2] == ["2 rows, 1 run", "3 rows, 1 run", "no data", "no data"]
+    assert on_edges == ["2 rows", "3 rows"]
     assert len([element for element in drawn.iter() if element.tag.endswith("line")]) == 3
+
+
+def test_counts_of_edges_that_cross_are_apart(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    sources = [pipeline.source(name, key=INT, value=INT) for name in ("a", "b")]
+    for name in ("first", "second"):
+        pipeline.producer(*sources, key=INT, value=INT, name=name)(lambda key, values: ((key, one) for one in values))
+    pipeline.update(a=pds.Changes([(1, 1)]), b=pds.Changes([(key, key) for key in range(1000)]))
+    drawn = ET.fromstring(pipeline.draw()._repr_svg_())
+    counts = [element for element in drawn.iter() if element.get("class") == "rows"]
+    assert [element.text for element in counts] == ["1 row", "1,000 rows", "1 row", "1,000 rows"]
+    places = [(int(element.get("x") or 0), int(element.get("y") or 0)) for element in counts]
+    assert len(set(places)) == 4
+    for one, other in itertools.combinations(places, 2):
+        assert one[0] != other[0] or abs(one[1] - other[1]) >= 10
 
 
 def test_a_snapshot_that_was_vacuumed_says_so(memory_store: pds.Store) -> None:
