@@ -2,7 +2,8 @@
 //!
 //! An instruction is about a pair of target key and source key: its rows are replaced by those of the instruction, of
 //! which there may be none. Only pairs with instructions are read, and of target keys that may have gained their first row
-//! or lost their last whether they have others.
+//! or lost their last whether they have others. Where the next stages take all rows of target keys, those with few rows are
+//! read as a whole, once ([`super::old_rows`]).
 
 use std::sync::Arc;
 
@@ -13,10 +14,12 @@ use arrow_schema::ArrowError;
 use super::cursor::{Cursor, Picker};
 use super::diff::{
     CHANGED, ChangeType, Delta, HAD, HAS, KeyWriter, delta, diff, distinct, flags_of, keys_only,
+    select_keys,
 };
 use super::key_rows::SplitKeys;
 use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
+use super::old_rows::{OldRows, OldRowsReader, OldRowsUse, WholeLookup};
 use super::tables::TableShape;
 use crate::error::Result;
 use crate::files::{Merge, SortedBatches, Spill, SpillWriter};
@@ -31,6 +34,8 @@ pub(super) struct Applied {
     pub(super) content: Delta,
     /// The changed target keys, with the columns of [`super::tables::KeyAndValue::update`].
     pub(super) update: Spill,
+    /// Rows that it has read and that the next stages take.
+    pub(super) old: Option<OldRows>,
 }
 
 /// Instructions: the pairs of which the rows go, and the rows that come, both in the order of the content.
@@ -39,54 +44,50 @@ pub(super) struct Instructions<'a> {
     pub(super) upserts: &'a Spill,
 }
 
+/// What becomes of instructions, beside a new content.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ApplyOptions {
+    /// Whether target keys whose rows stay the same are left out of the update.
+    pub(super) skip_unchanged: bool,
+    /// What is set aside of the rows that are read.
+    pub(super) old: OldRowsUse,
+}
+
 /// Compares instructions with the stored content.
 pub(super) fn apply(
     content: &StoredTable,
     update: &TableShape,
     instructions: &Instructions<'_>,
-    skip_unchanged: bool,
+    options: ApplyOptions,
     memory_bytes: usize,
 ) -> Result<Applied> {
     let shape = &content.shape;
-    let upserts = instructions.upserts;
+    let skip_unchanged = options.skip_unchanged;
+    let new = || instructions.upserts.read().map_err(to_error);
     if content.runs.is_empty() {
-        let targets = distinct(
-            upserts.read().map_err(to_error)?,
-            shape,
-            1,
-            HAS | CHANGED,
-            memory_bytes,
-        )?;
-        let rows = upserts.clone();
+        let targets = distinct(new()?, shape, 1, HAS | CHANGED, memory_bytes)?;
         return Ok(Applied {
             content: Delta {
-                rows,
+                rows: instructions.upserts.clone(),
                 has_deletes: false,
             },
             update: to_update(&targets, None, update, skip_unchanged, memory_bytes)?,
+            old: None,
         });
     }
     let pairs = all_pairs(instructions, shape, memory_bytes)?;
-    let old = content.read(Keys::Of(&pairs), shape.schema.fields().len())?;
-    let changes = diff(old, upserts.read().map_err(to_error)?, shape, memory_bytes)?;
-    let (targets, uncertain) = targets_of(&changes, shape, memory_bytes)?;
-    let others = if uncertain.rows() == 0 {
-        None
+    let (changes, whole) = if options.old.groups || options.old.pairs {
+        let (old, reader) = OldRowsReader::open(content, &pairs, options.old, memory_bytes)?;
+        let changes = diff(old, new()?, shape, memory_bytes)?;
+        (changes, Some(reader.finish()?))
     } else {
-        Some(targets_with_others(
-            content,
-            &uncertain,
-            &changes,
-            memory_bytes,
-        )?)
+        let old = content.read(Keys::Of(&pairs), shape.schema.fields().len())?;
+        (diff(old, new()?, shape, memory_bytes)?, None)
     };
+    let (targets, uncertain) = targets_of(&changes, shape, memory_bytes)?;
+    let others = targets_with_others(content, &uncertain, &changes, whole.as_ref(), memory_bytes)?;
     Ok(Applied {
-        content: delta(
-            &changes,
-            upserts.read().map_err(to_error)?,
-            shape,
-            memory_bytes,
-        )?,
+        content: delta(&changes, new()?, shape, memory_bytes)?,
         update: to_update(
             &targets,
             others.as_ref(),
@@ -94,6 +95,7 @@ pub(super) fn apply(
             skip_unchanged,
             memory_bytes,
         )?,
+        old: whole.map(|whole| whole.rows),
     })
 }
 
@@ -136,9 +138,36 @@ fn targets_of(changes: &Spill, shape: &TableShape, memory_bytes: usize) -> Resul
     walk().map_err(to_error)
 }
 
-/// Those of some target keys that have rows of pairs without instructions. One row of a key is enough: of keys with many
-/// rows no more are read than it takes to find one.
+/// Those of some target keys that have rows of pairs without instructions, and maybe other such keys: what is known from
+/// `whole`, and the rest from another lookup.
 fn targets_with_others(
+    content: &StoredTable,
+    targets: &Spill,
+    changes: &Spill,
+    whole: Option<&WholeLookup>,
+    memory_bytes: usize,
+) -> Result<Option<Spill>> {
+    if targets.rows() == 0 {
+        return Ok(None);
+    }
+    let Some(whole) = whole else {
+        return find_others(content, targets, changes, memory_bytes).map(Some);
+    };
+    let shape = &content.shape;
+    let known = keys_only(&whole.targets)?;
+    let unknown = select_keys(targets, known, false, shape, 1, memory_bytes)?;
+    if unknown.rows() == 0 {
+        return Ok(Some(whole.with_others.clone()));
+    }
+    let others = find_others(content, &unknown, changes, memory_bytes)?;
+    let streams = [keys_only(&whole.with_others)?, keys_only(&others)?];
+    let merge = Merge::new(streams, &shape.keys(1)?, BATCH_ROWS).map_err(to_error)?;
+    distinct(Box::new(merge), shape, 1, 0, memory_bytes).map(Some)
+}
+
+/// Looks up which of some target keys have rows of pairs without instructions. One row of a key is enough: of keys with
+/// many rows no more are read than it takes to find one.
+fn find_others(
     content: &StoredTable,
     targets: &Spill,
     changes: &Spill,

@@ -366,6 +366,32 @@ pub(super) fn distinct(
     walk().map_err(to_error)
 }
 
+/// The first `columns` columns of those of some keys that `others` have, or of those that they do not have. What decides
+/// is the first column.
+pub(super) fn select_keys(
+    keys: &Spill,
+    others: SortedBatches,
+    selects_common: bool,
+    shape: &TableShape,
+    columns: usize,
+    memory_bytes: usize,
+) -> Result<Spill> {
+    let (keys, order) = (keys_only(keys)?, shape.keys(1)?);
+    let walk = || -> Result<Spill, ArrowError> {
+        let (mut keys, mut others) = (Cursor::new(keys, &order)?, Cursor::new(others, &order)?);
+        let mut selected = KeyWriter::new(shape, columns, memory_bytes);
+        while let (Some(key), Some(row)) = (keys.key(), keys.row()) {
+            others.seek(key)?;
+            if others.is_at(key) == selects_common {
+                selected.add(row, 0)?;
+            }
+            keys.advance()?;
+        }
+        selected.finish()
+    };
+    walk().map_err(to_error)
+}
+
 /// The first columns of what a [`KeyWriter`] set aside: the keys without their numbers.
 pub(super) fn keys_only(keys: &Spill) -> Result<SortedBatches> {
     let columns: Vec<usize> = (0..keys.schema().fields().len() - 1).collect();

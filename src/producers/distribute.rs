@@ -24,6 +24,7 @@ use super::staged_changes::StagedChanges;
 use crate::error::{Error, Result};
 use crate::files::run::DEFAULT_PAGE_ROWS;
 use crate::files::run_blocking;
+use crate::store::metrics::ReadCounts;
 use crate::table::{pack_message, unpack_message};
 
 /// How much a stage has to do.
@@ -84,8 +85,9 @@ impl Plan {
         computed: &mut Computed,
     ) -> Result<StoredDeltas> {
         let feeders = self.store_outputs(stage, computed).await?;
-        let inputs = feeders.iter();
-        let inputs = inputs.map(|(name, deltas)| (name.clone(), deltas.as_input()));
+        let inputs = feeders
+            .iter()
+            .map(|(name, deltas)| (name.clone(), deltas.as_input()));
         let tasks = tasks_of(work.bytes, engine.task_bytes());
         let bounds = self.split_sources(stage, work, &feeders, tasks)?;
         let does_both = !matches!(stage.function, StageFunction::Produce(_));
@@ -105,6 +107,7 @@ impl Plan {
             keys_in: results.iter().map(|result| result.keys_in).sum(),
             rows_out: results.iter().map(|result| result.rows_out).sum(),
             tasks: results.len() as u64,
+            reads: results.iter().map(|result| result.reads).sum(),
             mappings: self.concat(results.iter().map(|result| &result.mappings)),
             ..StoredDeltas::default()
         };
@@ -115,6 +118,8 @@ impl Plan {
             job.inputs.clear();
             let results = self.run_job(engine, &job).await?;
             deltas.tasks += results.len() as u64;
+            let reads: ReadCounts = results.iter().map(|result| result.reads).sum();
+            deltas.reads += reads;
             results
         };
         deltas.content = self.concat(results.iter().map(|result| &result.content));
@@ -158,6 +163,7 @@ impl Plan {
             keys_in: results.iter().map(|result| result.keys_in).sum(),
             rows_out: results.iter().map(|result| result.rows_out).sum(),
             tasks: results.len() as u64,
+            reads: results.iter().map(|result| result.reads).sum(),
             state: None,
         })
     }
@@ -247,6 +253,7 @@ impl Plan {
             keys_in: deltas.keys_in,
             rows_out: deltas.rows_out,
             tasks: 0,
+            reads: ReadCounts::default(),
             state: deltas.state.clone(),
         })
     }
@@ -367,8 +374,10 @@ impl Plan {
         let rows = run_blocking(move || {
             let added = plan.read_run(&update, added.as_ref(), Keys::All)?;
             plan.changes_of_replaced(&node, added.rows)
-        });
-        let rows = rows.await?.read().map_err(to_error)?;
+        })
+        .await?
+        .read()
+        .map_err(to_error)?;
         self.writer.write(rows, &shape, false).await
     }
 }

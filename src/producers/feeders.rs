@@ -7,10 +7,11 @@ use arrow_schema::ArrowError;
 use arrow_select::filter::filter_record_batch;
 
 use super::cursor::Cursor;
-use super::diff::{Delta, KeyWriter, distinct, keys_only};
+use super::diff::{Delta, distinct, keys_only, select_keys};
 use super::key_rows::{FirstRows, SplitKeys};
-use super::layers::{newest_rows, to_error};
+use super::layers::{Layer, newest_rows, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
+use super::old_rows::OldRows;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
 use crate::files::{Merge, SortKeys, SortedBatches, Spill};
@@ -28,6 +29,8 @@ pub(super) struct FeederTable<'a> {
     pub(super) delta: Option<&'a Delta>,
     /// The keys that the update changes, in the first column.
     pub(super) changed: Option<&'a Spill>,
+    /// Stored rows that the update has read.
+    pub(super) old: Option<&'a OldRows>,
 }
 
 impl FeederTable<'_> {
@@ -43,13 +46,24 @@ impl FeederTable<'_> {
         limit: u64,
         memory_bytes: usize,
     ) -> Result<SortedBatches> {
-        let SplitKeys { few, many } = self.table.split_keys(keys, memory_bytes)?;
+        let SplitKeys { few, many } = self.split_keys(keys, memory_bytes)?;
         let of_few = self.rows(Keys::Of(&few))?;
         let of_many = FirstRows::new(&self.table, self.delta, &many, limit, memory_bytes)?;
         let streams = [of_few, Box::new(of_many)];
         let order = self.table.shape.keys(1)?;
         let rows = Merge::new(streams, &order, BATCH_ROWS).map_err(to_error)?;
         Ok(self.pairs_of(Box::new(rows)))
+    }
+
+    /// As [`StoredTable::split_keys`]; keys whose rows have been read have few.
+    fn split_keys(&self, keys: &Spill, memory_bytes: usize) -> Result<SplitKeys> {
+        let (Some(old), shape) = (self.old, &self.table.shape) else {
+            return self.table.split_keys(keys, memory_bytes);
+        };
+        let unread = select_keys(keys, keys_only(&old.whole)?, false, shape, 1, memory_bytes)?;
+        let SplitKeys { many, .. } = self.table.split_keys(&unread, memory_bytes)?;
+        let few = select_keys(keys, keys_only(&many)?, false, shape, 1, memory_bytes)?;
+        Ok(SplitKeys { few, many })
     }
 
     /// The rows of some keys as joins see them: [`TableShape::identified`].
@@ -103,44 +117,47 @@ impl FeederTable<'_> {
     }
 
     fn rows(&self, keys: Keys<'_>) -> Result<SortedBatches> {
-        let columns = self.table.shape.visible;
+        let (columns, shape) = (self.table.shape.visible, &self.table.shape);
         let newer = self.delta.map(|delta| delta.layer(columns)).transpose()?;
         let (Keys::Of(keys), Some(delta)) = (keys, self.delta) else {
             return self.table.read_under(newer, keys, columns);
         };
-        let order = self.table.shape.keys(1)?;
-        let stored = if self.has_whole_keys() {
-            self.not_in_delta(keys, delta, &order)?
-        } else {
-            keys.clone()
-        };
-        let rows = self.table.read_under(newer, Keys::Of(&stored), columns)?;
-        // What the update adds may be of other keys.
+        let memory_bytes = self.table.memory_bytes / 2;
+        let mut stored = keys.clone();
+        if self.has_whole_keys() {
+            let added = delta.rows.read().map_err(to_error)?;
+            stored = select_keys(&stored, added, false, shape, 1, memory_bytes)?;
+        }
+        let mut layers: Vec<Layer> = newer.into_iter().collect();
+        if let Some(old) = self.old {
+            let whole = keys_only(&old.whole)?;
+            stored = select_keys(&stored, whole, false, shape, 1, memory_bytes)?;
+            layers.push(Layer {
+                batches: self.old_groups(old)?,
+                has_deletes: false,
+            });
+        }
+        let rows = self.table.read_under(layers, Keys::Of(&stored), columns)?;
+        // What the update adds or has read may be of other keys.
+        let order = shape.keys(1)?;
         let keys = Cursor::new(keys_only(keys)?, &order).map_err(to_error)?;
+        Ok(Box::new(WithKeys { rows, keys, order }))
+    }
+
+    /// All stored rows of the keys that the update has read as a whole.
+    fn old_groups(&self, old: &OldRows) -> Result<SortedBatches> {
+        let rows = old.groups.read().map_err(to_error)?;
+        if old.is_exact {
+            return Ok(rows);
+        }
+        let order = self.table.shape.keys(1)?;
+        let keys = Cursor::new(keys_only(&old.whole)?, &order).map_err(to_error)?;
         Ok(Box::new(WithKeys { rows, keys, order }))
     }
 
     /// Whether what an update adds of a key is all that it has: a source's keys are replaced, a group has one row.
     fn has_whole_keys(&self) -> bool {
         self.table.shape.wins_by == 1 || self.columns.has_state
-    }
-
-    /// Those of some keys of which the update adds nothing.
-    fn not_in_delta(&self, keys: &Spill, delta: &Delta, order: &Arc<SortKeys>) -> Result<Spill> {
-        let (keys, added) = (keys_only(keys)?, delta.rows.read().map_err(to_error)?);
-        let walk = || -> Result<Spill, ArrowError> {
-            let (mut keys, mut added) = (Cursor::new(keys, order)?, Cursor::new(added, order)?);
-            let mut rest = KeyWriter::new(&self.table.shape, 1, self.table.memory_bytes / 2);
-            while let (Some(key), Some(row)) = (keys.key(), keys.row()) {
-                added.seek(key)?;
-                if !added.is_at(key) {
-                    rest.add(row, 0)?;
-                }
-                keys.advance()?;
-            }
-            rest.finish()
-        };
-        walk().map_err(to_error)
     }
 
     /// What the update takes away of them, and what comes in its place, both in the order of the key.
@@ -153,9 +170,29 @@ impl FeederTable<'_> {
         };
         let replaced = delta.rows.read().map_err(to_error)?;
         let replaced = distinct(replaced, shape, shape.wins_by, 0, memory_bytes)?;
-        let removed = self.table.read(Keys::Of(&replaced), shape.visible)?;
+        let removed = self.stored_pairs(&replaced, memory_bytes)?;
         let added = self.newest_of_delta()?;
         Ok((self.pairs_of(removed), self.pairs_of(added)))
+    }
+
+    /// The stored rows of some pairs that the update changes, or of keys.
+    fn stored_pairs(&self, pairs: &Spill, memory_bytes: usize) -> Result<SortedBatches> {
+        let (shape, columns) = (&self.table.shape, self.table.shape.visible);
+        let Some(old) = self.old else {
+            return self.table.read(Keys::Of(pairs), columns);
+        };
+        let others = if let Some(others) = &old.pairs {
+            others.read().map_err(to_error)?
+        } else {
+            let whole = keys_only(&old.whole)?;
+            let unread = select_keys(pairs, whole, false, shape, shape.wins_by, memory_bytes)?;
+            self.table.read(Keys::Of(&unread), columns)?
+        };
+        let order = shape.keys(shape.wins_by)?;
+        let streams = [self.old_groups(old)?, others];
+        let rows = Box::new(Merge::new(streams, &order, BATCH_ROWS).map_err(to_error)?);
+        let keys = Cursor::new(keys_only(pairs)?, &order).map_err(to_error)?;
+        Ok(Box::new(WithKeys { rows, keys, order }))
     }
 
     /// The key and the value of rows.

@@ -169,8 +169,8 @@ impl<'a> StageFold<'a> {
     /// Ends the group of the key in the first column of a row.
     fn end_group(&mut self, (batch, row): (&Arc<RecordBatch>, usize)) -> Result<()> {
         let of_key = |e: Error| {
-            let key = arrow_cast::display::array_value_to_string(batch.column(0), row);
-            let key = key.unwrap_or_else(|_| "?".to_owned());
+            let key = arrow_cast::display::array_value_to_string(batch.column(0), row)
+                .unwrap_or_else(|_| "?".to_owned());
             e.context(format!("stage {:?}, key {key}", self.stage.name))
         };
         let mut ended = self.groups.end().map_err(of_key)?;

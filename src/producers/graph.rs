@@ -74,10 +74,11 @@ impl StageNode {
                 let message = "aggregates and joins of rows have no order of their own";
                 return Err(Error::invalid(message));
             }
-            let first = self.feeders.first();
-            let first = first.and_then(|name| declared.iter().find(|node| node.name() == name));
-            let first =
-                first.ok_or_else(|| Error::invalid("its feeder is not declared before it"))?;
+            let first = self
+                .feeders
+                .first()
+                .and_then(|name| declared.iter().find(|node| node.name() == name))
+                .ok_or_else(|| Error::invalid("its feeder is not declared before it"))?;
             PlannedOrder::plan(order, &self.key, &self.value, &first.columns().key)
         };
         let planned = planned().map_err(|e| e.context(format!("stage {:?}", self.name)))?;
@@ -99,12 +100,15 @@ impl StageNode {
         declared: &[Node],
     ) -> Result<Self> {
         let of_stage = |e: Error| e.context(format!("stage {name:?}"));
-        let of_feeders = feeders.iter().map(|feeder| {
-            let node = declared.iter().find(|node| node.name() == feeder);
-            node.and_then(|node| node.as_feeder(declared))
-                .ok_or_else(|| Error::invalid(format!("{feeder:?} is not declared before it")))
-        });
-        let of_feeders = of_feeders.collect::<Result<Vec<_>>>().map_err(of_stage)?;
+        let of_feeders = feeders
+            .iter()
+            .map(|feeder| {
+                let node = declared.iter().find(|node| node.name() == feeder);
+                node.and_then(|node| node.as_feeder(declared))
+                    .ok_or_else(|| Error::invalid(format!("{feeder:?} is not declared before it")))
+            })
+            .collect::<Result<Vec<_>>>()
+            .map_err(of_stage)?;
         let planned = operator.plan(name, &of_feeders).map_err(of_stage)?;
         Ok(Self {
             name: name.to_owned(),
@@ -279,8 +283,8 @@ impl Graph {
     pub fn last_fields(&self) -> (Vec<Field>, bool) {
         let columns = self.nodes.last().map(Node::columns);
         columns.map_or((Vec::new(), false), |columns| {
-            let fields = [(columns.key, "key"), (columns.value, "value")];
-            let fields = fields.map(|(field, name)| field.with_name(name));
+            let fields = [(columns.key, "key"), (columns.value, "value")]
+                .map(|(field, name)| field.with_name(name));
             (fields.into(), columns.descending)
         })
     }

@@ -19,6 +19,8 @@ use super::graph::{Graph, Node, SourceNode, StageNode};
 use super::input::SourceUpdate;
 use super::layers::{merge_streams, to_error};
 use super::lookup::{Keys, StoredTable};
+use super::node_reads::NodeReads;
+use super::old_rows::OldRowsUse;
 use super::plan::{NodeDeltas, Plan, StoredInput};
 use super::read::removed_or;
 use super::rebuild::Rebuild;
@@ -31,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::files::{SortedBatches, Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::run::KeyRange;
+use crate::store::metrics::ReadCounts;
 use crate::table::{pack_message, unpack_message};
 use crate::versions::remove;
 
@@ -82,6 +85,7 @@ pub(super) struct TaskResult {
     pub(super) update: Option<SampledRun>,
     pub(super) keys_in: u64,
     pub(super) rows_out: u64,
+    pub(super) reads: ReadCounts,
     pub(super) state: Option<Value>,
 }
 
@@ -181,7 +185,9 @@ impl Task {
             sizes: job.sizes,
             cancel,
             engine: None,
+            reads: NodeReads::new(graph),
         };
+        plan.forget_rebuilt();
         let order = match (&job.work, &node) {
             (Work::Compute | Work::Both, Node::Stage(stage)) => {
                 plan.feeder_columns(stage)?.source()
@@ -218,8 +224,8 @@ impl Task {
             Work::Both => {
                 let mut computed = self.compute_rows(&stage, &tables)?;
                 if let Some(rows) = &computed.rows {
-                    let (upserts, memory) = (rows.upserts.clone(), self.job.memory_bytes);
-                    let update = apply_rows(&stage, &tables, upserts, &rows.deletes, memory);
+                    let upserts = rows.upserts.clone();
+                    let update = self.apply_rows(&stage, &tables, upserts, &rows.deletes);
                     computed.update = Some(update?);
                 }
                 Ok(computed)
@@ -266,7 +272,8 @@ impl Task {
     /// What the update adds to the feeders, of the keys in the range.
     fn read_inputs(&self) -> Result<BTreeMap<String, NodeDeltas>> {
         let inputs = self.job.inputs.iter().map(|(name, input)| {
-            let deltas = self.plan.read_input(name, input, self.keys_of_range())?;
+            let keys = self.keys_of_range();
+            let deltas = self.plan.read_input(&self.job.node, name, input, keys)?;
             Ok((name.clone(), deltas))
         });
         inputs.collect()
@@ -289,7 +296,19 @@ impl Task {
         };
         let deletes = self.merge_runs(&pairs, deletes)?;
         let deletes = distinct(deletes, shape, 2, 0, memory / 64)?;
-        apply_rows(stage, tables, upserts, &deletes, memory)
+        self.apply_rows(stage, tables, upserts, &deletes)
+    }
+
+    /// Sets nothing aside: the tasks of the next stage are other processes.
+    fn apply_rows(
+        &self,
+        stage: &StageNode,
+        tables: &StageTables,
+        upserts: Spill,
+        deletes: &Spill,
+    ) -> Result<ContentUpdate> {
+        let (old, memory) = (OldRowsUse::default(), self.job.memory_bytes);
+        apply_rows(stage, tables, upserts, deletes, old, memory)
     }
 
     /// The rows of runs in the range, in the order of a table; those of a pair are in one run.
@@ -343,6 +362,7 @@ impl Task {
             let shape = content.shape.first_columns(1);
             result.update = self.write_rows(keys, &shape).await?;
         }
+        result.reads = self.plan.reads.counts_of(&self.job.node);
         Ok(result)
     }
 

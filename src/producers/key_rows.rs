@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, SchemaRef};
+use futures::future::try_join_all;
 
 use super::cursor::Cursor;
 use super::diff::{Delta, KeyWriter, keys_only};
@@ -14,7 +15,7 @@ use super::layers::{Layer, to_arrow, to_error};
 use super::lookup::{StoredTable, cancellable};
 use crate::error::Result;
 use crate::files::{SortKeys, SortedBatches, Spill, SpillWriter};
-use crate::run::{KeySelection, RunEnd};
+use crate::run::{KeySelection, RunEnd, RunReader};
 
 /// A key that can be in more blocks of a table has many rows: to wait for its first ones costs less than to read all.
 const MAX_BLOCKS: usize = 32;
@@ -39,6 +40,16 @@ impl StoredTable {
                 many: keys.clone(),
             });
         }
+        self.split_by_blocks(keys, MAX_BLOCKS, memory_bytes)
+    }
+
+    /// As [`Self::split_keys`]: keys that can be in more than `max_blocks` blocks have many rows.
+    pub(super) fn split_by_blocks(
+        &self,
+        keys: &Spill,
+        max_blocks: usize,
+        memory_bytes: usize,
+    ) -> Result<SplitKeys> {
         let split = || -> Result<SplitKeys, ArrowError> {
             let mut few = KeyWriter::new(&self.shape, 1, memory_bytes);
             let mut many = KeyWriter::new(&self.shape, 1, memory_bytes);
@@ -46,7 +57,7 @@ impl StoredTable {
                 let batch = Arc::new(batch?);
                 let counts = self.count_blocks(batch.column(0)).map_err(to_arrow)?;
                 for (row, blocks) in counts.into_iter().enumerate() {
-                    let writer = if blocks > MAX_BLOCKS {
+                    let writer = if blocks > max_blocks {
                         &mut many
                     } else {
                         &mut few
@@ -64,16 +75,18 @@ impl StoredTable {
 
     /// The number of blocks of all runs that each key can be in.
     fn count_blocks(&self, keys: &ArrayRef) -> Result<Vec<usize>> {
+        self.cancel.check()?;
+        // A block has a row at least.
+        let runs = self.runs.iter();
+        let runs = runs.filter(|run| run.files.rows() > MAX_BLOCKS as u64);
+        let readers = runs.map(|run| Ok(self.reader(run, 1)?.0));
+        let readers = readers.collect::<Result<Vec<RunReader>>>()?;
+        let counted = readers
+            .iter()
+            .map(|reader| reader.count_blocks(std::slice::from_ref(keys)));
+        let counted = tokio::runtime::Handle::current().block_on(try_join_all(counted))?;
         let mut sums = vec![0; keys.len()];
-        for run in &self.runs {
-            self.cancel.check()?;
-            // A block has a row at least.
-            if run.files.rows() <= MAX_BLOCKS as u64 {
-                continue;
-            }
-            let (reader, _) = self.reader(run, 1)?;
-            let counted = reader.count_blocks(std::slice::from_ref(keys));
-            let counts = tokio::runtime::Handle::current().block_on(counted)?;
+        for counts in counted {
             for (sum, count) in sums.iter_mut().zip(counts) {
                 *sum += count;
             }

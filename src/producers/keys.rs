@@ -1,12 +1,11 @@
 //! Keys: which types they may have, and their one form. Zeros are 0.0 and not-a-numbers one quiet NaN, so that equal keys
-//! are equal byte for byte; where a key may be null is checked.
+//! are equal byte for byte.
 
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, StructArray};
-use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields};
 
 use crate::error::{Error, Result};
@@ -83,37 +82,6 @@ fn normalize_floats<T: ArrowPrimitiveType>(
     Arc::new(keys.as_primitive::<T>().unary::<_, T>(normal))
 }
 
-/// Refuses a null where the field does not allow it, at any depth; `what` names the column in the error.
-pub(super) fn check_nulls(
-    array: &dyn Array,
-    field: &Field,
-    what: &str,
-    outer: Option<&NullBuffer>,
-) -> Result<()> {
-    let own = array.logical_nulls();
-    if !field.is_nullable() {
-        let is_null = |row: usize| {
-            own.as_ref().is_some_and(|nulls| nulls.is_null(row))
-                && outer.is_none_or(|nulls| nulls.is_valid(row))
-        };
-        if (0..array.len()).any(is_null) {
-            let message = format!(
-                "null in {what}, which is not nullable; declare it as nullable or leave the row out"
-            );
-            return Err(Error::invalid(message));
-        }
-    }
-    if let DataType::Struct(fields) = field.data_type() {
-        let outer = NullBuffer::union(own.as_ref(), outer);
-        let columns = array.as_struct().columns();
-        for (column, child) in columns.iter().zip(fields) {
-            let what = format!("{what}.{}", child.name());
-            check_nulls(column, child, &what, outer.as_ref())?;
-        }
-    }
-    Ok(())
-}
-
 /// The field with everything in it nullable, as runs store it.
 pub(super) fn nullable(field: &Field, name: &str) -> Field {
     let data_type = match field.data_type() {
@@ -154,15 +122,12 @@ pub(super) fn retype(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef>
     let columns = columns.collect::<Result<Vec<_>>>()?;
     let nulls = array.nulls().cloned();
     let result = StructArray::try_new_with_length(fields.clone(), columns, nulls, array.len());
-    Ok(Arc::new(
-        result.map_err(|e| Error::other(e.to_string()).with_source(e))?,
-    ))
+    Ok(Arc::new(result.map_err(Error::from_cause)?))
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::types::Int64Type;
-    use arrow_array::{Float64Array, Int64Array, PrimitiveArray};
+    use arrow_array::Float64Array;
 
     use super::*;
 
@@ -181,22 +146,6 @@ mod tests {
         let bits: Vec<Option<u64>> = floats.iter().map(|x| x.map(f64::to_bits)).collect();
         let nan = Some(0x7ff8_0000_0000_0000);
         assert_eq!(bits, [Some(0), nan, None, nan]);
-    }
-
-    #[test]
-    fn nulls_under_a_null_are_no_nulls() {
-        let inner: PrimitiveArray<Int64Type> = Int64Array::from(vec![None, Some(1), None]);
-        let fields = Fields::from(vec![Field::new("n", DataType::Int64, true)]);
-        let strict = Fields::from(vec![Field::new("n", DataType::Int64, false)]);
-        let field = Field::new("key", DataType::Struct(strict), true);
-        let check = |valid: Vec<bool>| {
-            let nulls = Some(NullBuffer::from(valid));
-            let array = StructArray::new(fields.clone(), vec![Arc::new(inner.clone())], nulls);
-            check_nulls(&array, &field, "key", None)
-        };
-        assert!(check(vec![false, true, false]).is_ok());
-        let error = check(vec![true, true, false]).unwrap_err();
-        assert!(error.to_string().contains("key.n"), "{error}");
     }
 
     #[test]

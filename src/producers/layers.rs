@@ -171,7 +171,7 @@ pub(super) fn to_error(e: ArrowError) -> Error {
             Ok(error) => *error,
             Err(source) => Error::other(source.to_string()).with_source(source),
         },
-        other => Error::other(other.to_string()).with_source(other),
+        other => Error::from_cause(other),
     }
 }
 

@@ -50,10 +50,10 @@ pub(super) struct StoredTable {
 }
 
 impl StoredTable {
-    /// The newest rows, with the first `columns` columns, and with those of `newer` layers before its own.
+    /// The newest rows, with the first `columns` columns, and with those of `newer` layers, newest first, before its own.
     pub(super) fn read_under(
         &self,
-        newer: Option<Layer>,
+        newer: impl IntoIterator<Item = Layer>,
         keys: Keys<'_>,
         columns: usize,
     ) -> Result<SortedBatches> {
@@ -90,6 +90,14 @@ impl StoredTable {
     /// Some rows of a run that is not one of the table, but has its columns; the last one is `op` if it has it.
     pub(super) fn read_run(&self, run: &StoredRun, keys: Keys<'_>) -> Result<SortedBatches> {
         self.lookup(run, keys, self.shape.schema.fields().len())
+    }
+
+    /// Looks up keys in each run. All requests are sent before the rows are asked for.
+    pub(super) fn look_up_runs(&self, keys: &Spill) -> Result<Vec<SortedBatches>> {
+        let columns = self.shape.schema.fields().len();
+        let runs = self.runs.iter();
+        runs.map(|run| self.lookup(run, Keys::Of(keys), columns))
+            .collect()
     }
 
     /// The first runs and `newer` rows before them, as one run: deletes are kept unless these are all runs.

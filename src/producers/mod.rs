@@ -21,12 +21,15 @@
 //! | --- | --- |
 //! | the declared graph is compared with the stored one | `graph`, `keys`, `function_digest`, `rebuild` |
 //! | the changes of sources are checked and sorted | `input`, `staged_changes` |
-//! | the stages are computed in the order of the graph | `update`, `plan`, `stage`, `feeders` |
+//! | the stages are computed in the order of the graph | `update`, `plan`, `stage`, `feeders`, `replaced` |
 //! | the same, by tasks of an engine | `engine`, `distribute`, `split`, `job` |
-//! | stored rows of some keys are read | `lookup`, `layers`, `cursor`, `key_rows`, `key_ends` |
+//! | stored rows of some keys are read | `lookup`, `layers`, `cursor`, `key_rows`, `key_ends`, `old_rows` |
+//! | the same, before it is asked for | `open_runs`, `look_ahead` |
 //! | functions compute rows | `functions`, `emitted`, `preserve` |
 //! | operators compute rows | `operators`, `fold` (aggregates), `pairs` and `pair_writer` (joins) |
 //! | old and new rows are compared, and the difference applied | `diff`, `apply`, `tables` |
+//! | what each stage reads is counted | `node_reads` |
+//! | what a preview changes is counted | `preview`, `change_counts` |
 //! | the runs are written, merged with older ones and committed | `outputs`, `runs`, `levels`, `splice`, `format` |
 //!
 //! Errors: [`crate::ErrorKind::InvalidInput`] for graphs, keys and changes that cannot be; those of stages; those of
@@ -34,6 +37,7 @@
 
 mod alter;
 mod apply;
+mod change_counts;
 mod changes;
 mod compact;
 mod cursor;
@@ -54,19 +58,23 @@ mod key_rows;
 mod keys;
 mod layers;
 mod levels;
+mod look_ahead;
 mod lookup;
 mod names;
+mod node_reads;
+mod old_rows;
+mod open_runs;
 mod operators;
 mod outputs;
 mod pair_writer;
 mod pairs;
-mod plain_values;
 mod plan;
 mod preserve;
 mod preview;
 mod read;
 mod rebuild;
 mod references;
+mod replaced;
 mod row_list;
 mod runs;
 mod sample;
@@ -80,6 +88,7 @@ mod update;
 mod update_lease;
 
 pub use self::alter::{remove, rename};
+pub use self::change_counts::{ChangeCounts, PreviewedVersions};
 pub use self::changes::changes;
 pub use self::compact::{CompactOptions, CompactReport, compact};
 pub use self::engine::Engine;

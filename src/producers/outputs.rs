@@ -1,4 +1,4 @@
-//! Writing what a plan computed: the runs that the tables get, all at once.
+//! Writing what a plan computed: the runs that the tables get, all at once but for large ones, which take memory.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl NodeOutput {
 }
 
 impl Plan {
-    /// Writes what was computed, all runs at once.
+    /// Writes what was computed, all runs at once; large ones wait for a permit.
     pub(super) async fn write(
         &self,
         mut computed: Computed,
@@ -112,6 +112,7 @@ impl Plan {
             report.files_written += run.files.files.len() as u64;
             report.bytes_written += run.size_bytes();
         }
+        report.reads += self.reads.counts_of(node.name());
         if let Some(progress) = progress::current() {
             progress.add_files(report.files_written);
             progress.add_bytes(report.bytes_written);
@@ -135,6 +136,8 @@ impl Plan {
                 return Ok(None);
             }
             let rows = deltas.changed.read().map_err(to_error)?;
+            let bytes = deltas.changed.bytes() as u64;
+            let _permit = self.writer.acquire_permit(bytes).await;
             self.writer
                 .write(rows, &node.columns().update(), false)
                 .await
@@ -175,6 +178,7 @@ impl Plan {
         report.keys_in = deltas.keys_in;
         report.rows_out = deltas.rows_out;
         report.tasks = deltas.tasks;
+        report.reads = deltas.reads;
         report.keys_out = changed.as_ref().map_or(0, |changed| changed.files.rows());
         match node {
             Node::Source(_) => changed.iter().for_each(|run| self.writer.set_aside(run)),
@@ -201,6 +205,7 @@ impl Plan {
             });
         }
         self.writer.set_aside(&run);
+        let _permit = self.writer.acquire_permit(merged_bytes).await;
         let layer = Layer {
             batches: table.read_run(&run, Keys::All)?,
             has_deletes: run.has_deletes,
@@ -215,6 +220,8 @@ impl Plan {
         };
         let sizes: Vec<u64> = table.runs.iter().map(StoredRun::size_bytes).collect();
         let count = runs_to_merge(&sizes, bytes_in_file(table, &delta.rows));
+        let merged_bytes = delta.rows.bytes() as u64 + sizes[..count].iter().sum::<u64>();
+        let _permit = self.writer.acquire_permit(merged_bytes).await;
         let layer = delta.layer(table.shape.schema.fields().len())?;
         self.write_merged(table, layer, count).await
     }

@@ -49,9 +49,11 @@ impl<'a> PairWriter<'a> {
         let nulls = |side: &SchemaRef| {
             let visible = if with_values { 3 } else { 2 };
             let schema = side.project(&(0..visible).collect::<Vec<_>>())?;
-            let columns = schema.fields().iter();
-            let columns = columns.map(|field| new_null_array(field.data_type(), 1));
-            let columns = columns.collect();
+            let columns = schema
+                .fields()
+                .iter()
+                .map(|field| new_null_array(field.data_type(), 1))
+                .collect();
             RecordBatch::try_new(Arc::new(schema), columns).map(Arc::new)
         };
         let nulls = [nulls(sides[0])?, nulls(sides[1])?];

@@ -4,30 +4,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchIterator, new_null_array};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Pipeline;
-use super::apply::replaced_keys;
-use super::diff::{Delta, distinct, keys_only};
+use super::diff::Delta;
 use super::engine::Engine;
 use super::feeders::FeederTable;
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
-use super::functions::Rows;
 use super::graph::{Graph, Node, SourceNode, StageNode};
 use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
-use super::read::{StoredNode, TableName};
+use super::node_reads::NodeReads;
+use super::old_rows::{OldRows, OldRowsUse};
+use super::operators::StageFunction;
 use super::rebuild::Rebuild;
 use super::runs::{RunSizes, RunWriter, SampledRun};
 use super::stage::{StageTables, apply_rows, changed_keys, compute_rows};
 use super::staged_changes::SourceInput;
 use super::tables::{KeyAndValue, SourceKeys, TableShape};
 use crate::error::{Error, Result};
-use crate::files::{SortedBatches, Spill, run_blocking, sort_batches};
+use crate::files::{Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::run::KeyRange;
+use crate::store::Store;
+use crate::store::metrics::ReadCounts;
 use crate::sync::progress;
 
 /// The computation of one plan.
@@ -48,6 +49,7 @@ pub(super) struct Plan {
     pub(super) cancel: Cancel,
     /// Runs the tasks of large stages.
     pub(super) engine: Option<Arc<dyn Engine>>,
+    pub(super) reads: NodeReads,
 }
 
 /// What a source or stage gets, in temporary files.
@@ -61,6 +63,8 @@ pub(super) struct NodeDeltas {
     pub(super) rows_out: u64,
     /// The state of its hook.
     pub(super) state: Option<Value>,
+    /// Stored rows that it has read, while later stages take them.
+    pub(super) old: Option<OldRows>,
 }
 
 /// What a source or stage gets: runs that are written, and that nothing names yet.
@@ -74,6 +78,8 @@ pub(super) struct StoredDeltas {
     pub(super) rows_out: u64,
     /// How many tasks have written it.
     pub(super) tasks: u64,
+    /// What these have read.
+    pub(super) reads: ReadCounts,
     /// The state of its hook.
     pub(super) state: Option<Value>,
 }
@@ -107,16 +113,24 @@ pub(super) enum NodeOutput {
 pub(super) type Computed = BTreeMap<String, NodeOutput>;
 
 impl Plan {
+    /// The store through which a source or stage reads, and is counted.
+    pub(super) fn store_of(&self, name: &str) -> Store {
+        self.reads.store_of(name, self.pipeline.store())
+    }
+
     /// What the changes make of each source and stage.
     pub(super) async fn compute(self: &Arc<Self>) -> Result<Computed> {
+        self.forget_rebuilt();
+        Box::pin(self.open_runs()).await?;
         let mut computed = Computed::new();
         let progress = progress::current();
-        for node in self.graph.nodes() {
+        for (at, node) in self.graph.nodes().iter().enumerate() {
             progress::begin_phase(&format!("compute {}", node.name()));
             let output = match node {
                 Node::Source(source) => self.compute_source(node, source).await?,
                 Node::Stage(stage) => self.compute_stage(node, stage, &mut computed).await?,
             };
+            drop_old_rows(&mut computed, &self.graph.nodes()[at + 1..]);
             if let (Some(progress), Some(output)) = (&progress, &output) {
                 progress.add_rows(output.rows_out());
             }
@@ -161,6 +175,7 @@ impl Plan {
             content: update.rows,
             mappings: None,
             changed: update.keys,
+            old: None,
         })))
     }
 
@@ -215,7 +230,7 @@ impl Plan {
         let inputs = outputs.into_iter().map(|(name, output)| match output {
             NodeOutput::Local(deltas) => Ok((name, deltas)),
             NodeOutput::Stored(deltas) => {
-                let deltas = self.read_input(&name, &deltas.as_input(), Keys::All)?;
+                let deltas = self.read_input(&stage.name, &name, &deltas.as_input(), Keys::All)?;
                 Ok((name, deltas))
             }
         });
@@ -235,13 +250,16 @@ impl Plan {
         let tables = self.stage_tables(node, &stage, true)?;
         let rows = compute_rows(&stage, &tables, &feeders, keys, self.memory_bytes)?;
         let rows_out = rows.upserts.rows();
+        let ahead = self.look_ahead(&stage, &tables.content.shape, &rows)?;
         let update = apply_rows(
             &stage,
             &tables,
             rows.upserts,
             &rows.deletes,
+            self.use_of_old_rows(&stage),
             self.memory_bytes,
         )?;
+        ahead.finish()?;
         let changed_targets = match self.rebuilds.get(&stage.name) {
             Some(Rebuild::Replace) => self.changes_of_replaced(node, update.update)?,
             _ => update.update,
@@ -253,6 +271,7 @@ impl Plan {
             keys_in: changed.as_ref().map_or(0, Spill::rows),
             rows_out,
             state: update.state,
+            old: update.old,
         })
     }
 
@@ -293,9 +312,10 @@ impl Plan {
         columns.ok_or_else(|| Error::other("internal error: a stage without a feeder"))
     }
 
-    /// Reads what is written of a source's or stage's output.
+    /// Reads, for `stage`, what is written of a source's or stage's output.
     pub(super) fn read_input(
         &self,
+        stage: &str,
         name: &str,
         input: &StoredInput,
         keys: Keys<'_>,
@@ -305,7 +325,10 @@ impl Plan {
                 "internal error: a feeder that is not declared",
             ));
         };
-        let table = self.content(node, self.sources_of(node).as_ref());
+        let table = StoredTable {
+            store: self.store_of(stage),
+            ..self.content(node, self.sources_of(node).as_ref())
+        };
         let keys_of_update = StoredTable {
             shape: node.columns().update().first_columns(1),
             ..table.clone()
@@ -319,6 +342,7 @@ impl Plan {
             keys_in: 0,
             rows_out: 0,
             state: None,
+            old: None,
         })
     }
 
@@ -355,72 +379,34 @@ impl Plan {
             let deltas = inputs.get(feeder.name());
             FeederTable {
                 columns: feeder.columns(),
-                table: self.content(feeder, self.sources_of(feeder).as_ref()),
+                table: StoredTable {
+                    store: self.store_of(&stage.name),
+                    ..self.content(feeder, self.sources_of(feeder).as_ref())
+                },
                 delta: deltas.map(|deltas| &deltas.content),
                 changed: deltas.map(|deltas| &deltas.changed),
+                old: deltas.and_then(|deltas| deltas.old.as_ref()),
             }
         });
         tables.collect()
     }
 
-    /// The changed keys of a stage with new tables, those of its old tables among them if they have the same type.
-    pub(super) fn changes_of_replaced(&self, node: &Node, added: Spill) -> Result<Spill> {
-        let Some(stored) = self.base.node(node.name()) else {
-            return Ok(added);
-        };
-        let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
-        if old.key.data_type() != new.key.data_type() {
-            return Ok(added);
+    /// What later stages take of the stored rows of a stage as they were.
+    fn use_of_old_rows(&self, stage: &StageNode) -> OldRowsUse {
+        let mut old = OldRowsUse::default();
+        if self.is_whole(stage) {
+            return old;
         }
-        let memory_bytes = self.memory_bytes / 64;
-        let table = self.replaced_content(&stored.name)?;
-        // The source key decides too which rows are the newest.
-        let old_keys = distinct(table.read(Keys::All, 2)?, &table.shape, 1, 0, memory_bytes)?;
-        let mut old_keys: SortedBatches = keys_only(&old_keys)?;
-        if old.descending != new.descending {
-            let schema = Arc::new(table.shape.schema.project(&[0]).map_err(to_error)?);
-            let unsorted: Rows = Box::new(RecordBatchIterator::new(old_keys, schema));
-            let order = new.update().sort_columns(1);
-            old_keys = Box::new(sort_batches(unsorted, &order, self.memory_bytes / 4)?);
+        for node in self.graph.nodes() {
+            if let Node::Stage(next) = node
+                && next.feeders.contains(&stage.name)
+                && !self.is_whole(next)
+            {
+                old.groups |= matches!(next.function, StageFunction::Produce(_));
+                old.pairs |= matches!(next.function, StageFunction::Fold(_));
+            }
         }
-        replaced_keys(old_keys, &added, &new.update(), memory_bytes)
-    }
-
-    /// The rows of the old tables of a stage with new ones, as the new ones would have them without source keys. None
-    /// if the type of the key or value is another.
-    fn rows_of_replaced(&self, node: &Node) -> Result<Option<Spill>> {
-        let Some(stored) = self.base.node(node.name()) else {
-            return Ok(None);
-        };
-        let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
-        if old.key.data_type() != new.key.data_type()
-            || old.value.data_type() != new.value.data_type()
-        {
-            return Ok(None);
-        }
-        let shape = self.content(node, self.sources_of(node).as_ref()).shape;
-        let schema = Arc::clone(&shape.schema);
-        let rows = self.replaced_content(&stored.name)?.read(Keys::All, 3)?;
-        let rows = rows.map(move |batch| {
-            let batch = batch?;
-            let sources = new_null_array(schema.field(1).data_type(), batch.num_rows());
-            let columns = vec![
-                Arc::clone(batch.column(0)),
-                sources,
-                Arc::clone(batch.column(2)),
-            ];
-            RecordBatch::try_new(Arc::clone(&schema), columns)
-        });
-        let unsorted: Rows = Box::new(RecordBatchIterator::new(rows, Arc::clone(&shape.schema)));
-        let rows = sort_batches(unsorted, &shape.sort_columns(1), self.memory_bytes / 4)?;
-        let rows = Spill::collect(&shape.schema, rows, self.memory_bytes / 64);
-        rows.map(Some).map_err(to_error)
-    }
-
-    fn replaced_content(&self, name: &str) -> Result<StoredTable> {
-        let mut stored = StoredNode::find(&self.pipeline, &self.base, name, self.memory_bytes)?;
-        stored.cancel = self.cancel.clone();
-        Ok(stored.open(TableName::Content)?.0)
+        old
     }
 
     /// The source keys of a stage; None for a source.
@@ -457,7 +443,7 @@ impl Plan {
         runs: fn(&NodeEntry) -> &Vec<StoredRun>,
     ) -> StoredTable {
         StoredTable {
-            store: self.pipeline.store().clone(),
+            store: self.store_of(node.name()),
             folder: self.pipeline.root().to_owned(),
             shape,
             runs: if self.is_replaced(node.name()) {
@@ -490,5 +476,18 @@ impl Plan {
     ) -> &[StoredRun] {
         let stored = self.base.node(node.name());
         stored.map(runs).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Drops the old rows that no later node takes.
+fn drop_old_rows(computed: &mut Computed, later: &[Node]) {
+    for (name, output) in computed {
+        let takes =
+            |node: &Node| matches!(node, Node::Stage(stage) if stage.feeders.contains(name));
+        if let NodeOutput::Local(deltas) = output
+            && !later.iter().any(takes)
+        {
+            deltas.old = None;
+        }
     }
 }

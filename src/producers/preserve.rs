@@ -55,11 +55,13 @@ pub(super) fn preserve(
         Box::new(WithEarlier::new(shape, upserts, read()?, read()?)?)
     };
     let mut pass = hook.begin(with_begins(rows, shape)?, last_state)?;
-    let batches = pass.by_ref().map(|batch| {
-        content.cancel.check()?;
-        check_emitted(&batch?, stage, &shape.schema)
-    });
-    let batches = batches.map(|batch| batch.map_err(to_arrow));
+    let batches = pass
+        .by_ref()
+        .map(|batch| {
+            content.cancel.check()?;
+            check_emitted(&batch?, stage, &shape.schema)
+        })
+        .map(|batch| batch.map_err(to_arrow));
     let preserved = Spill::collect(&shape.schema, batches, memory_bytes).map_err(to_error)?;
     let new_state = pass.state()?;
     let of_stage = |message: String| Error::invalid(format!("stage {:?}: {message}", stage.name));
@@ -205,8 +207,10 @@ impl WithEarlier {
         stored_targets: SortedBatches,
         stored: SortedBatches,
     ) -> Result<Self> {
-        let nulls = shape.schema.fields().iter();
-        let nulls = nulls
+        let nulls = shape
+            .schema
+            .fields()
+            .iter()
             .map(|field| new_null_array(field.data_type(), 1))
             .collect();
         let none = RecordBatch::try_new(Arc::clone(&shape.schema), nulls).map_err(to_error)?;
@@ -240,8 +244,10 @@ impl WithEarlier {
             }
             if self.target.as_deref() != Some(target) {
                 self.stored_targets.seek(target)?;
-                let first = self.stored_targets.row();
-                let first = first.filter(|_| self.stored_targets.is_at(target));
+                let first = self
+                    .stored_targets
+                    .row()
+                    .filter(|_| self.stored_targets.is_at(target));
                 self.first = first.map(|(batch, row)| (Arc::clone(batch), row));
                 self.target = Some(target.to_vec());
             }

@@ -55,9 +55,12 @@ impl StoredNode {
             entry.map_err(|e| e.with_path(pipeline.root()))
         };
         let entry = find(name)?;
-        let feeders = entry.feeders.iter().map(|name| find(name));
-        let feeders = feeders.map(|feeder| KeyAndValue::from_entry(feeder?));
-        let feeders = feeders.collect::<Result<Vec<_>>>()?;
+        let feeders = entry
+            .feeders
+            .iter()
+            .map(|name| find(name))
+            .map(|feeder| KeyAndValue::from_entry(feeder?))
+            .collect::<Result<Vec<_>>>()?;
         let is_nullable = feeders.iter().any(|feeder| feeder.key.is_nullable());
         let columns = KeyAndValue::from_entry(entry)?;
         let sources = feeders.into_iter().next().map(|feeder| {
@@ -252,9 +255,12 @@ fn sort_keys(keys: Rows, shape: &TableShape, memory_bytes: usize) -> Result<Spil
 pub(super) fn as_declared(rows: SortedBatches, schema: SchemaRef) -> SortedBatches {
     Box::new(rows.map(move |batch| {
         let batch = batch?;
-        let columns = batch.columns().iter().zip(schema.fields());
-        let columns = columns.map(|(column, field)| retype(column, field.data_type()));
-        let columns: Result<Vec<ArrayRef>> = columns.collect();
+        let columns: Result<Vec<ArrayRef>> = batch
+            .columns()
+            .iter()
+            .zip(schema.fields())
+            .map(|(column, field)| retype(column, field.data_type()))
+            .collect();
         let columns = columns.map_err(|e| to_arrow(as_corrupted(&e)))?;
         RecordBatch::try_new(Arc::clone(&schema), columns)
     }))

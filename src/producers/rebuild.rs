@@ -210,7 +210,7 @@ fn find_difference(node: &Node, stored: &NodeEntry) -> Result<Option<Difference>
 
 /// Whether the declared field takes all that the stored one has: they differ at most in what may be null, and the
 /// columns of runs are nullable anyway.
-fn is_widened(stored: &Field, declared: &Field) -> bool {
+pub(super) fn is_widened(stored: &Field, declared: &Field) -> bool {
     if stored.is_nullable() && !declared.is_nullable() {
         return false;
     }

@@ -1,11 +1,12 @@
 //! Writing runs, under names of their own.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatchIterator;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::format::StoredRun;
 use super::tables::TableShape;
@@ -14,6 +15,10 @@ use crate::error::Result;
 use crate::files::SortedBatches;
 use crate::parquet::options::{MIN_MEMORY_LIMIT_BYTES, WriteOptions};
 use crate::run::{RunOptions, write_run};
+use crate::sync::mutex::lock;
+
+/// A run with more bytes in memory than this is a large one.
+const LARGE_RUN_BYTES: u64 = 1 << 20;
 
 /// Writes the runs of one plan.
 #[derive(Debug)]
@@ -22,6 +27,8 @@ pub(super) struct RunWriter {
     /// The version in the names of the files.
     base_version: u64,
     options: RunOptions,
+    /// A permit for each large run that may be written at the same time.
+    large_runs: Semaphore,
     /// The files that it has written.
     written: Mutex<Vec<String>>,
     /// Those of them that the version will not name.
@@ -45,7 +52,8 @@ pub struct RunSizes {
 }
 
 impl RunWriter {
-    /// About a quarter of `memory_bytes` is taken by each run that is written.
+    /// About a quarter of `memory_bytes` is taken by each large run that is written, and no less than
+    /// [`MIN_MEMORY_LIMIT_BYTES`].
     pub(super) fn new(
         pipeline: &Pipeline,
         base_version: u64,
@@ -61,15 +69,31 @@ impl RunWriter {
             pipeline: pipeline.clone(),
             base_version,
             options,
+            large_runs: Semaphore::new((memory_bytes / memory).max(1)),
             written: Mutex::default(),
             temporary: Mutex::default(),
         })
+    }
+
+    /// The process keeps small files: its next update looks up keys in them, or merges them with what it adds.
+    pub(super) fn with_kept_files(mut self) -> Self {
+        self.options.keeps_small_files = true;
+        self
     }
 
     /// Encodes by so many threads; None for one per processor.
     pub(super) fn with_threads(mut self, threads: Option<usize>) -> Self {
         self.options.threads = threads;
         self
+    }
+
+    /// Waits until a run of about `bytes` bytes may be written: a small one at once, of large ones as many as the
+    /// memory is enough for. The permit is held until the run is written.
+    pub(super) async fn acquire_permit(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+        if bytes <= LARGE_RUN_BYTES {
+            return None;
+        }
+        self.large_runs.acquire().await.ok()
     }
 
     /// The names, relative to the folder, of the files that were written since the last call.
@@ -133,6 +157,28 @@ impl RunWriter {
     }
 }
 
-fn lock(names: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
-    names.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::testing::{faulty_memory, test_store};
+
+    #[test]
+    fn as_many_large_runs_are_written_at_once_as_the_memory_is_enough_for() {
+        let pipeline = Pipeline::new(test_store(&faulty_memory(), true), "p").unwrap();
+        for (memory_mib, expected) in [(32_usize, 1), (64, 2), (100, 3), (256, 4), (4096, 4)] {
+            let memory_bytes = memory_mib << 20;
+            let writer = RunWriter::new(&pipeline, 0, RunSizes::default(), memory_bytes).unwrap();
+            let acquire = |bytes| writer.acquire_permit(bytes).now_or_never();
+            let mut permits: Vec<_> = (0..expected)
+                .map(|_| acquire(LARGE_RUN_BYTES + 1).unwrap())
+                .collect();
+            assert!(permits.iter().all(Option::is_some));
+            assert!(acquire(LARGE_RUN_BYTES + 1).is_none());
+            assert!(acquire(LARGE_RUN_BYTES).is_some());
+            drop(permits.pop());
+            assert!(acquire(LARGE_RUN_BYTES + 1).is_some());
+        }
+    }
 }

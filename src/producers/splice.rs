@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::format::{NodeEntry, PipelineManifest, StoredRun};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::metrics::ReadCounts;
 use crate::versions::{Change, CommitId, CommitOperation, Versioned};
 
 /// What an update did to a source or stage.
@@ -23,6 +24,8 @@ pub struct NodeReport {
     pub files_written: u64,
     /// Their size in bytes.
     pub bytes_written: u64,
+    /// The requests to read what is stored, and the bytes that these gave, those of its tasks included.
+    pub reads: ReadCounts,
     /// How many tasks of an engine computed it; 0 if the process of the update did.
     pub tasks: u64,
 }

@@ -14,7 +14,7 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchIterator};
 use arrow_schema::{ArrowError, Field, SchemaRef};
 use serde_json::Value;
 
-use super::apply::{Applied, Instructions, apply};
+use super::apply::{Applied, ApplyOptions, Instructions, apply};
 use super::diff::{Delta, delta, diff, distinct, keys_only};
 use super::emitted::check_emitted;
 use super::feeders::FeederTable;
@@ -24,6 +24,7 @@ use super::graph::StageNode;
 use super::key_ends::KeyEnds;
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable};
+use super::old_rows::{OldRows, OldRowsUse};
 use super::operators::{Aggregation, JoinPlan, StageFunction};
 use super::pairs::{Pairs, join_rows};
 use super::preserve::preserve;
@@ -63,6 +64,8 @@ pub(super) struct ContentUpdate {
     pub(super) content: Delta,
     /// The changed target keys and how they changed.
     pub(super) update: Spill,
+    /// Rows that the next stages take.
+    pub(super) old: Option<OldRows>,
     /// The state of its hook, if it has one.
     pub(super) state: Option<Value>,
 }
@@ -128,12 +131,13 @@ pub(super) fn compute_rows(
     })
 }
 
-/// Applies instructions to the content of a stage, both in its order.
+/// Applies instructions to the content of a stage, both in its order. `old` is what is set aside of the rows that it reads.
 pub(super) fn apply_rows(
     stage: &StageNode,
     tables: &StageTables,
     upserts: Spill,
     deletes: &Spill,
+    old: OldRowsUse,
     memory_bytes: usize,
 ) -> Result<ContentUpdate> {
     let spill_bytes = memory_bytes / 64;
@@ -156,16 +160,25 @@ pub(super) fn apply_rows(
         deletes,
         upserts: &upserts,
     };
-    let Applied { content, update } = apply(
+    let options = ApplyOptions {
+        skip_unchanged: stage.skip_unchanged,
+        old,
+    };
+    let Applied {
+        content,
+        update,
+        old,
+    } = apply(
         &tables.content,
         &tables.update,
         &instructions,
-        stage.skip_unchanged,
+        options,
         spill_bytes,
     )?;
     Ok(ContentUpdate {
         content,
         update,
+        old,
         state: new_state,
     })
 }

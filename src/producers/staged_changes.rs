@@ -18,7 +18,7 @@ use super::tables::TableShape;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
 use crate::parquet::Cancel;
-use crate::table::{pack_message, unpack_message};
+use crate::table::{pack_message, unpack_message, unpack_messages};
 use crate::versions::remove;
 
 /// Rows that were staged.
@@ -77,8 +77,7 @@ pub async fn stage_rows(
         shape
     };
     let rows = sorted.read().map_err(to_error)?;
-    let message = writer.write(rows, &shape, false).await;
-    let message = message.and_then(|run| {
+    let message = writer.write(rows, &shape, false).await.and_then(|run| {
         pack_message(&StagedRows {
             run,
             base_version,
@@ -121,9 +120,7 @@ impl StagedChanges {
         let unpack = |rows: Option<PushedRows>| -> Result<Vec<StagedRows>> {
             match rows {
                 None => Ok(Vec::new()),
-                Some(PushedRows::Staged(messages)) => {
-                    messages.iter().map(|m| unpack_message(m)).collect()
-                }
+                Some(PushedRows::Staged(messages)) => unpack_messages(&messages),
                 Some(PushedRows::Stream(_)) => Err(Error::invalid(
                     "stage the upserts and the deletes, or none of both",
                 )),

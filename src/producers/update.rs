@@ -18,6 +18,7 @@ use super::function_digest::report_changed_functions;
 use super::functions::ChangedFunctionHook;
 use super::graph::{Graph, Node};
 use super::input::{Changes, ConsumedStep};
+use super::node_reads::NodeReads;
 use super::plan::Plan;
 use super::read::removed_or;
 use super::rebuild::{Rebuild, RebuildOptions, find_rebuilds};
@@ -369,10 +370,12 @@ impl<'a> UpdateOperation<'a> {
                 base.version,
                 self.options.sizes,
                 self.options.memory_limit_bytes,
-            )?,
+            )?
+            .with_kept_files(),
             sizes: self.options.sizes,
             cancel,
             engine: self.options.engine.clone(),
+            reads: NodeReads::new(&self.graph),
         };
         let plan = Arc::new(plan);
         let written = match plan.compute().await {

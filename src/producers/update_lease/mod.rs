@@ -24,7 +24,7 @@
 //! a process, of which each may wait for less than the lease. A pause between two looks counts for a second at most: the
 //! machine may have slept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,6 +36,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::{CasResult, Register, VersionedValue};
 use crate::store::process_id::ProcessId;
 use crate::store::{SendLimit, Store};
+use crate::sync::mutex::lock;
 
 /// How long a value that does not change is waited for.
 const LEASE: Duration = Duration::from_secs(20);
@@ -198,10 +199,7 @@ impl UpdateLease {
 
     /// How long a value has not changed.
     fn unchanged_for(&self, value: &VersionedValue, now: Duration) -> Duration {
-        let mut last = self
-            .last_seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_seen);
         if last.value == value.bytes {
             let elapsed = now.saturating_sub(last.seen_at);
             last.unchanged += elapsed.min(MAX_CREDIT);

@@ -430,11 +430,13 @@ def split_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pds.Table, "scan_tasks", scan_tasks)
 
 
-@pytest.mark.parametrize("few", [0, 10_000])
+@pytest.mark.parametrize(("few", "held"), [(0, 1 << 20), (10_000, 1 << 20), (10_000, 0), (10_000, 200)])
 def test_large_changes_of_a_table_are_read_by_tasks(
-    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int, held: int
 ) -> None:
+    """Whether their keys are listed or not, and whether the driver holds them or not."""
     monkeypatch.setattr(attached, "_FEW_KEYS", few)
+    monkeypatch.setattr(attached, "_MAX_HELD_BYTES", held)
     split_to_files(monkeypatch)
     table = pds.Table.create(memory_store, "t", pa.schema([("id", INT), ("name", TEXT), ("n", INT)]))
 
