@@ -261,7 +261,7 @@ async fn list_targets(
     let segments: Vec<DataFile> = base.segments.iter().map(to_data_file).collect();
     let bounds = keys.bounds_of(&segments);
     let selected: Vec<bool> = bounds.iter().map(|bounds| keys.is_target(bounds)).collect();
-    let listed = list_files(table, base, &selected).await?;
+    let listed = list_files(table, base, &selected, None).await?;
     let keys = Arc::clone(keys);
     run_blocking(move || Ok(keys.select(listed))).await
 }

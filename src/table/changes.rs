@@ -372,8 +372,10 @@ async fn diff_files(
     let old_deletes = tombstones_not_in(before, after);
     let new_deletes = tombstones_not_in(after, before);
     let entries = old_deletes.iter().chain(&new_deletes);
-    let segments = entries.flat_map(|t| t.positions.keys());
-    let segments: HashSet<&str> = segments.map(String::as_str).collect();
+    let segments: HashSet<&str> = entries
+        .flat_map(|t| t.positions.keys())
+        .map(String::as_str)
+        .collect();
     let old_files = list_unshared_files(table, before, after, &segments).await?;
     let new_files = list_unshared_files(table, after, before, &segments).await?;
     let (old_by_path, new_by_path) = (by_path(&old_files), by_path(&new_files));
@@ -458,7 +460,7 @@ async fn list_unshared_files(
         touched.contains(s.path.as_str()) || other_segments.get(s.path.as_str()) != Some(&s)
     };
     let selected: Vec<bool> = manifest.segments.iter().map(is_unshared).collect();
-    listing::list_files(table, manifest, &selected).await
+    listing::list_files(table, manifest, &selected, None).await
 }
 
 /// The files of a snapshot with these paths: from `listed`, and if some are not there, from all segments.

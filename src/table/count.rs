@@ -59,7 +59,7 @@ async fn count_listed_rows(table: &Table, manifest: &TableManifest) -> Result<u6
         .filter(|(_, is_partial)| !**is_partial)
         .map(|(segment, _)| segment.total_rows);
     // The files of the manifest are among these.
-    let files = list_files(table, manifest, &is_partial).await?;
+    let files = list_files(table, manifest, &is_partial, None).await?;
     let rows_of_files = files.iter().map(|listed| listed.file.total_rows);
     Ok(rows_of_whole_segments
         .chain(rows_of_files)

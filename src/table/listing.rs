@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::GetOptions;
 
 use super::format::{DataFile, Segment, TableManifest};
 use super::limits::ListingLimits;
+use super::object_cache::{ObjectCache, read_object};
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::targets::{PositionsBySegment, move_targets};
 use super::{Table, names, segment};
@@ -124,12 +124,14 @@ fn live_bytes(segment: &Segment) -> u64 {
 }
 
 /// Reads the files of a segment that have not left the table, with their positions.
-pub(super) async fn load_segment(table: &Table, segment: &Segment) -> Result<Vec<(u32, DataFile)>> {
-    let path = table.path(&segment.path);
-    let store = table.store();
-    let read = store.get_at_most(&path, GetOptions::default(), MAX_SEGMENT_BYTES);
-    let (bytes, _) = read.await?;
-    let files = segment::decode(&bytes, segment).map_err(|e| e.with_path(&path))?;
+pub(super) async fn load_segment(
+    table: &Table,
+    segment: &Segment,
+    cache: Option<&ObjectCache>,
+) -> Result<Vec<(u32, DataFile)>> {
+    let bytes = read_object(table, &segment.path, MAX_SEGMENT_BYTES, cache).await?;
+    let decoded = segment::decode(&bytes, segment);
+    let files = decoded.map_err(|e| e.with_path(table.path(&segment.path)))?;
     let numbered_files = (0..).zip(files);
     Ok(numbered_files
         .filter(|(position, _)| !segment.removed.0.contains(*position))
@@ -142,7 +144,7 @@ pub(super) async fn load_file_sizes(
     table: &Table,
     segment: &Segment,
 ) -> Result<Vec<(String, u64)>> {
-    let files = load_segment(table, segment).await?;
+    let files = load_segment(table, segment, None).await?;
     let sizes = files.into_iter().map(|(_, f)| (f.path, f.size_bytes));
     Ok(sizes.collect())
 }
@@ -152,6 +154,7 @@ pub(super) async fn list_files(
     table: &Table,
     manifest: &TableManifest,
     selected: &[bool],
+    cache: Option<&ObjectCache>,
 ) -> Result<Vec<SnapshotFile>> {
     let segments: Vec<&Segment> = manifest
         .segments
@@ -161,7 +164,7 @@ pub(super) async fn list_files(
         .map(|(segment, _)| segment)
         .collect();
     let reads = segments.iter().map(|segment| async move {
-        match load_segment(table, segment).await {
+        match load_segment(table, segment, cache).await {
             Err(e) => Err(table
                 .missing_object_error(manifest.version, &segment.path, e)
                 .await),
@@ -191,7 +194,8 @@ pub(super) async fn list_files(
 
 /// Reads the entries of all data files of a snapshot.
 pub async fn all_files(table: &Table, manifest: &TableManifest) -> Result<Vec<SnapshotFile>> {
-    list_files(table, manifest, &vec![true; manifest.segments.len()]).await
+    let selected = vec![true; manifest.segments.len()];
+    list_files(table, manifest, &selected, None).await
 }
 
 /// The columns of which segments have bounds.
@@ -247,7 +251,9 @@ async fn roll_segments(
         // Once in a commit: of many segments that are small since the table has grown, not all at once.
         merges_few &= range.len() == limits.merge_factor;
         let merging = &next.segments[range.clone()];
-        let loads = merging.iter().map(|segment| load_segment(table, segment));
+        let loads = merging
+            .iter()
+            .map(|segment| load_segment(table, segment, None));
         let mut former = Vec::new();
         let mut files = Vec::new();
         for (segment, loaded) in merging.iter().zip(try_join_all(loads).await?) {

@@ -72,12 +72,11 @@ impl SnapshotReader {
         columns: &[usize],
         rows: RowRanges,
     ) -> Result<RowSelection> {
-        let uses_statistics = self.filter().is_some_and(|filter| filter.uses_statistics());
         // Rows that are scattered over all pages need no page index.
         let all_pages = row_group.num_rows().div_ceil(PAGE_ROWS);
         let is_few = rows.num_blocks(PAGE_ROWS) * 2 <= all_pages;
         let fields = row_group.stored_fields(columns);
-        let pages = if uses_statistics && is_few {
+        let pages = if self.reads_pages() && is_few {
             self.read_page_indexes(row_group, &fields, false).await?
         } else {
             None

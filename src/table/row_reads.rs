@@ -110,7 +110,8 @@ impl SnapshotReader {
         run_blocking(move || row_filter.select(columns)).await
     }
 
-    /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`.
+    /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`. Of more than
+    /// `row_limit` rows only the first are read.
     pub(super) async fn read(
         &self,
         row_group: &RowGroupScan,
@@ -123,7 +124,8 @@ impl SnapshotReader {
         }
         let SelectedRows { mask, columns, .. } = self.select_among(row_group, &candidates).await?;
         let bits = mask.map(|mask| mask.values().clone());
-        let mask = bits.filter(|bits| bits.count_set_bits() < bits.len());
+        let incomplete = bits.filter(|bits| bits.count_set_bits() < bits.len());
+        let mask = limit_mask(incomplete, candidates.rows.num_rows(), self.row_limit);
         let mut rows = candidates.rows.clone();
         if let Some(mask) = &mask {
             let matched = mask.set_slices().map(|(start, end)| start..end);
@@ -153,6 +155,23 @@ impl SnapshotReader {
     }
 }
 
+/// Of the rows that `mask` selects the first `limit`; `None` selects all of `rows` rows.
+fn limit_mask(mask: Option<BooleanBuffer>, rows: usize, limit: usize) -> Option<BooleanBuffer> {
+    let selected = mask.as_ref().map_or(rows, BooleanBuffer::count_set_bits);
+    if selected <= limit {
+        return mask;
+    }
+    let mut limited = BooleanBufferBuilder::new(rows);
+    if let Some(mask) = mask {
+        let end = mask.set_indices().nth(limit).unwrap_or(rows);
+        limited.append_buffer(&mask.slice(0, end));
+    } else {
+        limited.append_n(limit, true);
+    }
+    limited.append_n(rows - limited.len(), false);
+    Some(limited.finish())
+}
+
 /// The bits at some positions.
 fn select_bits(bits: &BooleanBuffer, positions: &[Range<usize>]) -> BooleanBuffer {
     let mut selected = BooleanBufferBuilder::new(bits.len());
@@ -160,4 +179,28 @@ fn select_bits(bits: &BooleanBuffer, positions: &[Range<usize>]) -> BooleanBuffe
         selected.append_buffer(&bits.slice(range.start, range.len()));
     }
     selected.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_keeps_the_first_selected_rows() {
+        for rows in [0, 1, 7, 64, 65, 130] {
+            for step in 1..4 {
+                let bits: Vec<bool> = (0..rows)
+                    .map(|row: usize| row.is_multiple_of(step))
+                    .collect();
+                let selected: Vec<usize> = (0..rows).step_by(step).collect();
+                for limit in (0..=rows + 1).chain([usize::MAX]) {
+                    let mask = (step > 1).then(|| BooleanBuffer::from(bits.as_slice()));
+                    let limited = limit_mask(mask, rows, limit);
+                    let all_rows = BooleanBuffer::new_set(rows);
+                    let actual: Vec<usize> = limited.unwrap_or(all_rows).set_indices().collect();
+                    assert_eq!(actual, selected[..selected.len().min(limit)]);
+                }
+            }
+        }
+    }
 }

@@ -53,10 +53,13 @@ pub async fn scan(
     manifest: Arc<TableManifest>,
     options: ScanOptions,
 ) -> Result<BatchStream> {
-    let reader = Arc::new(SnapshotReader::new(table, manifest, options.filter).await?);
+    let mut reader = SnapshotReader::new(table, manifest, options.filter).await?;
+    if let Some(limit) = options.limit {
+        reader.row_limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    }
     let columns = reader.columns.project(options.columns.as_deref())?;
     let files = (0..reader.files.len()).collect();
-    stream_files(reader, files, columns, options.limit)
+    stream_files(Arc::new(reader), files, columns, options.limit)
 }
 
 /// Streams rows of some files, by position in [`SnapshotReader::files`].

@@ -15,6 +15,7 @@ use super::foreign_files::with_types_of;
 use super::format::{DataFile, TableManifest, corrupted_error};
 use super::index_size::estimate_index_bytes;
 use super::listing;
+use super::object_cache::ObjectCache;
 use super::row_group::{ColumnArrays, ResolvedDeletions, RowGroupScan, column_not_read};
 use super::segment::to_data_file;
 use super::snapshot_file::SnapshotFile;
@@ -43,9 +44,12 @@ pub(super) struct SnapshotReader {
     pub(super) manifest: Arc<TableManifest>,
     pub(super) columns: TableColumns,
     filter: Option<Arc<Filter>>,
+    /// The most rows that are needed of a row group.
+    pub(super) row_limit: usize,
     /// The files that may hold matching rows.
     pub(super) files: Vec<SnapshotFile>,
     deletions: BTreeMap<String, Arc<Deletions>>,
+    cache: Option<Arc<ObjectCache>>,
 }
 
 impl SnapshotReader {
@@ -55,8 +59,19 @@ impl SnapshotReader {
         manifest: Arc<TableManifest>,
         filter: Option<Arc<Filter>>,
     ) -> Result<Self> {
+        Self::with_cache(table, manifest, filter, None).await
+    }
+
+    /// As [`Self::new`]; lists and tombstones are read through the cache of an operation.
+    pub(super) async fn with_cache(
+        table: &Table,
+        manifest: Arc<TableManifest>,
+        filter: Option<Arc<Filter>>,
+        cache: Option<Arc<ObjectCache>>,
+    ) -> Result<Self> {
         let columns = TableColumns::from_manifest(&manifest)?;
         let mut reader = Self::without_files(table, manifest, columns, filter);
+        reader.cache = cache;
         reader.files = reader.list_files().await?;
         reader.deletions = reader.read_tombstones().await?;
         Ok(reader)
@@ -129,8 +144,10 @@ impl SnapshotReader {
             manifest,
             columns,
             filter,
+            row_limit: usize::MAX,
             files: Vec::new(),
             deletions: BTreeMap::new(),
+            cache: None,
         }
     }
 
@@ -138,13 +155,12 @@ impl SnapshotReader {
     async fn list_files(&self) -> Result<Vec<SnapshotFile>> {
         let segments: Vec<DataFile> = self.manifest.segments.iter().map(to_data_file).collect();
         let selected = self.prune_by_filter(&segments).await?;
-        let listed = listing::list_files(&self.table, &self.manifest, &selected).await?;
+        let cache = self.cache.as_deref();
+        let listed = listing::list_files(&self.table, &self.manifest, &selected, cache).await?;
         let files: Vec<DataFile> = listed.iter().map(|l| l.file.clone()).collect();
         let may_match = self.prune_by_filter(&files).await?;
-        let matching = listed
-            .into_iter()
-            .zip(may_match)
-            .filter(|(_, may_match)| *may_match);
+        let candidates = listed.into_iter().zip(may_match);
+        let matching = candidates.filter(|(_, may_match)| *may_match);
         Ok(matching.map(|(listed, _)| listed).collect())
     }
 
@@ -167,6 +183,14 @@ impl SnapshotReader {
     pub(super) async fn prune_listed_files(&self, filter: &Filter) -> Result<Vec<bool>> {
         let files: Vec<DataFile> = self.files.iter().map(|l| l.file.clone()).collect();
         self.prune_files(filter, &files).await
+    }
+
+    /// Whether less than all pages may be needed.
+    pub(super) fn reads_pages(&self) -> bool {
+        match &self.filter {
+            Some(filter) => filter.uses_statistics(),
+            None => self.row_limit < usize::MAX,
+        }
     }
 
     /// Whether rows are selected by a filter.
@@ -202,7 +226,8 @@ impl SnapshotReader {
     }
 
     async fn read_tombstones(&self) -> Result<BTreeMap<String, Arc<Deletions>>> {
-        read_deletions(&self.table, &self.manifest, &self.files).await
+        let cache = self.cache.as_deref();
+        read_deletions(&self.table, &self.manifest, &self.files, cache).await
     }
 
     /// Converts an error in reading an object of the snapshot: if the object is missing, says why.
@@ -227,11 +252,9 @@ impl SnapshotReader {
             }
             _ => vec![true; row_groups.len()],
         };
-        let candidates = row_groups
-            .into_iter()
-            .zip(may_match)
-            .filter(|(_, may_match)| *may_match);
-        let matching = candidates.map(|(row_group, _)| row_group);
+        let candidates = row_groups.into_iter().zip(may_match);
+        let matching = candidates.filter(|(_, may_match)| *may_match);
+        let matching = matching.map(|(row_group, _)| row_group);
         Ok(matching
             .filter(|row_group| !row_group.is_deleted())
             .collect())
@@ -258,9 +281,8 @@ impl SnapshotReader {
 
     /// About how many bytes of page indexes are read with a file's footer.
     fn index_bytes(&self, file: &DataFile) -> u64 {
-        let has_filter = self.filter.as_ref().is_some_and(|f| f.uses_statistics());
         let columns = self.columns.ids.len();
-        if has_filter {
+        if self.reads_pages() {
             estimate_index_bytes(file.total_rows, file.row_group_count, columns)
         } else {
             0

@@ -82,7 +82,7 @@ async fn merge_tombstones(
     staged: &mut Staged,
 ) -> Result<Vec<Tombstones>> {
     let files = FileIndex::of_files(&reader.files);
-    let lines = read_lines(table, &reader.manifest, sources.to_vec(), &files).await?;
+    let lines = read_lines(table, &reader.manifest, sources.to_vec(), &files, None).await?;
     let targets = TargetSet::new(sources.iter().copied());
     let by_file = Deletions::by_file(&lines);
     let mut merged = Vec::new();

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::GetOptions;
 
 use super::Table;
 use super::format::{TableManifest, Tombstones, corrupted_error};
+use super::object_cache::{ObjectCache, read_object};
 use super::snapshot_file::SnapshotFile;
 use super::targets::FileIndex;
 use super::tombstone::{self, Deletions, TombstoneLine};
@@ -21,11 +21,12 @@ pub(super) async fn read_deletions(
     table: &Table,
     manifest: &TableManifest,
     files: &[SnapshotFile],
+    cache: Option<&ObjectCache>,
 ) -> Result<BTreeMap<String, Arc<Deletions>>> {
     let files = FileIndex::of_files(files);
     let tombstones = manifest.tombstones.iter();
     let touching = tombstones.filter(|t| files.has_targets_of(t));
-    let lines = read_lines(table, manifest, touching.collect(), &files).await?;
+    let lines = read_lines(table, manifest, touching.collect(), &files, cache).await?;
     let by_file = Deletions::by_file(&lines);
     Ok(by_file.into_iter().map(|(f, d)| (f, Arc::new(d))).collect())
 }
@@ -36,9 +37,10 @@ pub(super) async fn read_lines(
     manifest: &TableManifest,
     tombstones: Vec<&Tombstones>,
     files: &FileIndex<'_>,
+    cache: Option<&ObjectCache>,
 ) -> Result<Vec<TombstoneLine>> {
     let reads = tombstones.into_iter().map(|tombstone_file| async move {
-        let read = read_file(table, manifest, tombstone_file).await;
+        let read = read_file(table, manifest, tombstone_file, cache).await;
         // Lines about files that the manifest does not name for this tombstone do not count,
         // although such a file may have come back.
         let targets: HashSet<&str> = files.targets_of(tombstone_file).collect();
@@ -61,14 +63,12 @@ pub(super) async fn read_file(
     table: &Table,
     manifest: &TableManifest,
     tombstone_file: &Tombstones,
+    cache: Option<&ObjectCache>,
 ) -> Result<Vec<TombstoneLine>> {
     let path = table.path(&tombstone_file.path);
-    let options = GetOptions::default();
-    let request = table
-        .store()
-        .get_at_most(&path, options, tombstone::MAX_TOMBSTONE_BYTES);
-    let bytes = match request.await {
-        Ok((bytes, _)) => bytes,
+    let max_bytes = tombstone::MAX_TOMBSTONE_BYTES;
+    let bytes = match read_object(table, &tombstone_file.path, max_bytes, cache).await {
+        Ok(bytes) => bytes,
         Err(e) => {
             return Err(table
                 .missing_object_error(manifest.version, &tombstone_file.path, e)

@@ -190,7 +190,7 @@ async fn verify_tombstones(
     manifest: &TableManifest,
     entry: &Tombstones,
 ) -> Result<()> {
-    let lines = read_file(table, manifest, entry).await?;
+    let lines = read_file(table, manifest, entry, None).await?;
     let counts = lines.iter().map(|line| match &line.deleted {
         TombstoneScope::Rows(_, rows) => Some(rows.len()),
         TombstoneScope::RowGroup(_) | TombstoneScope::Keys(..) => None,

@@ -6,7 +6,8 @@
 //! 3. Advance the pointer from N to N+1.
 //!
 //! A writer that finds v(N+1) while the pointer is at N advances the pointer on behalf of that commit's
-//! writer. Then it applies its own change to the newer snapshot and tries again. An ambiguous answer
+//! writer. Then it applies its own change to the newer snapshot and tries again; that snapshot is the one
+//! that the pointer named after the loss, so it is not asked for once more. An ambiguous answer
 //! is resolved by reading back ([`Register`]). If that fails too, the outcome is
 //! [`CommitError::Unknown`], and no uploaded object is removed.
 //!
@@ -69,8 +70,9 @@ pub(super) async fn attempt<M: RollLists>(
     };
     // The winner may have crashed before it advanced the pointer, so this is done for it, too.
     let target = Pointer::for_manifest(winner.as_ref().unwrap_or(&next));
+    let is_lost = winner.is_some();
     let advanced = retry_until(folder, deadline, || {
-        advance_pointer(folder, &base.pointer, &target)
+        ensure_advanced(folder, &base.pointer, &target, is_lost)
     })
     .await;
     let unknown = |cause| CommitError::Unknown {
@@ -96,19 +98,36 @@ pub(super) async fn attempt<M: RollLists>(
         winner.is_none()
     };
     let is_newest = current_pointer.commit_id == target.commit_id;
-    let snapshot = |manifest| Snapshot {
-        manifest: Arc::new(manifest),
-        pointer,
-    };
+    let snapshot = |manifest, pointer| Snapshot { manifest, pointer };
     Ok(match winner {
         _ if is_committed => {
-            let committed = snapshot(next);
+            let committed = snapshot(Arc::new(next), pointer);
             folder.cache_manifest(&committed.manifest, length);
             CommitAttempt::Committed(committed)
         }
-        Some(winner) if is_newest => CommitAttempt::Conflict(Some(snapshot(winner))),
-        _ => CommitAttempt::Conflict(None),
+        Some(winner) if is_newest => {
+            CommitAttempt::Conflict(Some(snapshot(Arc::new(winner), pointer)))
+        }
+        Some(_) => {
+            let named = Box::pin(read_named(folder, &current_pointer)).await;
+            CommitAttempt::Conflict(named.map(|manifest| snapshot(manifest, pointer)))
+        }
+        None => CommitAttempt::Conflict(None),
     })
+}
+
+/// The manifest that a pointer names, which was just read; None where [`Folder::find_newest`] has to look.
+async fn read_named<M: Versioned>(folder: &Folder<M>, pointer: &Pointer) -> Option<Arc<M>> {
+    if !folder.is_newest_known(pointer) {
+        return None;
+    }
+    // Whatever an error is, the read of the newest snapshot meets it again.
+    let manifest = folder.read_for_cache(pointer.version).await.ok()??;
+    if Pointer::for_manifest(&*manifest) != *pointer {
+        return None;
+    }
+    folder.observe(pointer.version, &pointer.commit_id);
+    Some(manifest)
 }
 
 /// The manifest of a version.
@@ -169,6 +188,7 @@ async fn create_manifest<M: Versioned>(
     match created.map_err(|e| CommitError::from_write(next.commit_id, e))? {
         CasResult::Won(created) => Ok(Slot::Own(created)),
         CasResult::Conflict(stored) => {
+            folder.forget_before(next.version);
             let parsed = M::parse(&stored.bytes, next.version)
                 .map_err(|e| e.with_path(&path))
                 .and_then(|manifest| verify_successor(base, manifest));
@@ -362,6 +382,22 @@ enum Advance {
     At(VersionedValue, Pointer),
     /// At an older version than the commit's, or nowhere: all versions were removed, or set back.
     Replaced(Option<Pointer>),
+}
+
+/// As [`advance_pointer`]. The pointer is read first after a lost race: the winner has mostly advanced it by then.
+async fn ensure_advanced<M: Versioned>(
+    folder: &Folder<M>,
+    from: &VersionedValue,
+    target: &Pointer,
+    is_lost: bool,
+) -> Result<Advance> {
+    if is_lost
+        && let Some((current, parsed)) = folder.read_pointer().await?
+        && parsed.version >= target.version
+    {
+        return Ok(Advance::At(current, parsed));
+    }
+    advance_pointer(folder, from, target).await
 }
 
 /// Advances the pointer to `target`, unless it is at that version or a later one already.

@@ -13,7 +13,8 @@
 //! | nothing to do, or replayed | removed | removed |
 //! | `CommitError::NotCommitted` | removed, after a look whether the last attempt was lost | removed |
 //! | the same, while the store is unavailable | left for a vacuum | left |
-//! | `CommitError::Unknown`, or cancelled | left for a vacuum | left |
+//! | `CommitError::Unknown`, or cancelled during an attempt | left for a vacuum | left |
+//! | cancelled before or after one | removed in the background | removed |
 //!
 //! Errors: [`ErrorKind::CommitConflict`] if every attempt lost a race until the timeout, or if the change
 //! does not apply to the newest snapshot; [`ErrorKind::TransactionExpired`] if a vacuum may have removed
@@ -34,8 +35,8 @@ use super::finalize::{finalize_manifest, record_transaction};
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
 use super::manifest::{CommitOperation, Transaction};
-use super::outcome::Committed;
-use super::outcome::{CommitError, CommitOutcome, is_conflict};
+pub(crate) use super::outcome::RunResult;
+use super::outcome::{CommitError, CommitOutcome, Committed, is_conflict};
 use super::staged::{Staged, remove};
 use super::transactions::find_transaction;
 use crate::error::{Error, ErrorKind, Result};
@@ -43,22 +44,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// For how long tests retry a commit.
 #[cfg(feature = "testing")]
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
-/// From this attempt on, every retry is delayed, even if the winner's snapshot is known.
-const MAX_EAGER_ATTEMPTS: u32 = 3;
+/// From this attempt on, every retry is delayed, even if the winner's snapshot is known: of many writers only one wins
+/// each race. With fewer, an operation loses them all to a writer who never stops.
+const MAX_EAGER_ATTEMPTS: u32 = 8;
 /// How many plans do not count towards the timeout.
 const MAX_UNTIMED_PLANS: u32 = 8;
 /// After this time the snapshot that a plan was made from is read again before the attempt.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
-
-/// How an operation ended that did not fail.
-pub(crate) enum RunResult<M, C> {
-    /// It was committed, as this change.
-    Committed(Committed<M>, C),
-    /// An earlier commit had the same idempotency key.
-    Replayed(Committed<M>),
-    /// There was nothing to change in this snapshot.
-    Unchanged(Snapshot<M>),
-}
 
 /// Commits a change to the newest snapshot; retries until `timeout` while other commits come first.
 pub async fn commit<M: RollLists>(
@@ -81,6 +73,19 @@ pub(crate) async fn commit_onto<M: RollLists>(
     commit_as(&commit_id, folder, change, cached_snapshot, timeout).await
 }
 
+/// Like [`commit_onto`]; removes what was written for the change if no commit names it.
+pub(crate) async fn commit_written<M: RollLists>(
+    folder: &Folder<M>,
+    change: &dyn Change<M>,
+    staged: Staged<M>,
+    cached_snapshot: Option<Snapshot<M>>,
+    timeout: Duration,
+) -> CommitOutcome<Committed<M>> {
+    let mut operation = Unplanned(change);
+    let ended = run_on(folder, &mut operation, staged, cached_snapshot, timeout).await?;
+    ended.into_committed()
+}
+
 /// Like [`commit_onto`], with the id of the commit.
 pub(super) async fn commit_as<M: RollLists>(
     commit_id: &CommitId,
@@ -92,12 +97,8 @@ pub(super) async fn commit_as<M: RollLists>(
     let mut operation = Unplanned(change);
     let staged = Staged::new(folder);
     let attempts = Attempts::new(folder, &mut operation, commit_id.clone(), staged, timeout);
-    match Box::pin(attempts.finish(cached_snapshot)).await? {
-        RunResult::Committed(committed, _) | RunResult::Replayed(committed) => Ok(committed),
-        RunResult::Unchanged(_) => Err(CommitError::NotCommitted(Error::other(
-            "internal error: a change without a plan changed nothing",
-        ))),
-    }
+    let ended = Box::pin(attempts.finish(cached_snapshot)).await?;
+    ended.into_committed()
 }
 
 /// Plans an operation on the newest snapshot and commits it; plans it again where the change does not
@@ -163,10 +164,11 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         folder: &'a Folder<M>,
         operation: &'a mut O,
         commit_id: CommitId,
-        staged: Staged<M>,
+        mut staged: Staged<M>,
         timeout: Duration,
     ) -> Self {
         let ancestor = operation.ancestor().cloned();
+        staged.remove_on_drop();
         Self {
             ancestor,
             folder,
@@ -200,18 +202,20 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
                 Err(unknown) => Err(unknown),
             };
         }
-        let (is_unused, unused_lists) = match &result {
+        let unused_lists = match &result {
             Ok(RunResult::Committed(committed, _)) => {
                 let manifest = &*committed.snapshot.manifest;
-                (false, self.lists.unused_paths(Some(manifest)))
+                self.lists.unused_paths(Some(manifest))
             }
-            Ok(_) => (true, self.lists.unused_paths::<M>(None)),
-            Err(e) if e.allows_removal() => (true, self.lists.unused_paths::<M>(None)),
-            Err(_) => (false, Vec::new()),
+            Ok(_) => self.lists.unused_paths::<M>(None),
+            Err(e) if e.allows_removal() => self.lists.unused_paths::<M>(None),
+            Err(_) => Vec::new(),
         };
         remove(self.folder, &unused_lists).await;
-        if is_unused {
-            self.staged.remove_all().await;
+        match &result {
+            Ok(RunResult::Committed(..)) => self.staged.keep_on_drop(),
+            Ok(_) => self.staged.remove_all().await,
+            Err(e) => self.staged.end(e).await,
         }
         result
     }
@@ -232,7 +236,8 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
             };
             match self.end_by_snapshot(&base).await {
                 Ok(Some(ended)) => return Ok(ended),
-                Ok(None) => {}
+                // The last attempt was lost for certain.
+                Ok(None) => self.staged.remove_on_drop(),
                 Err(CommitError::NotCommitted(e)) if self.is_outdated(&e) => continue,
                 // Its time is over: what replaced the snapshot is not read.
                 Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::VersionExpired => {
@@ -483,6 +488,7 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         );
         record_transaction(&mut next, self.operation.idempotency_key());
         let version = next.header().version;
+        self.staged.keep_on_drop();
         let ended = attempt(self.folder, base, next, &mut self.lists, self.deadline).await?;
         self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
         Ok(ended)

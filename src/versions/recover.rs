@@ -28,7 +28,7 @@
 //!   versions would reach the occupied slot.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use object_store::GetOptions;
 
@@ -39,6 +39,7 @@ use super::names;
 use super::pointer::{MAX_POINTER_BYTES, Pointer};
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::store::cas::{CasResult, Register, VersionedValue};
+use crate::sync::mutex;
 
 /// How many of the newest manifests are tried: a manifest that was not created from the version before it
 /// is no version of the table.
@@ -50,7 +51,7 @@ struct NewestCommit(Mutex<Option<(u64, CommitId)>>);
 
 impl NewestCommit {
     fn lock(&self) -> MutexGuard<'_, Option<(u64, CommitId)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.0)
     }
 }
 
@@ -85,6 +86,16 @@ impl<M: Versioned> Folder<M> {
         {
             *newest_commit = Some((version, commit_id.clone()));
         }
+    }
+
+    /// Whether this process has read no other commit that is as new as that of a pointer, or newer.
+    pub(super) fn is_newest_known(&self, pointer: &Pointer) -> bool {
+        let newest = self.store.shared_state::<NewestCommit>(self.root());
+        let newest_commit = newest.lock();
+        newest_commit.as_ref().is_none_or(|(version, commit_id)| {
+            let is_same = *version == pointer.version && *commit_id == pointer.commit_id;
+            *version < pointer.version || is_same
+        })
     }
 
     /// Compares a pointer with the newest commit that this process has read.
@@ -240,15 +251,18 @@ impl<M: Versioned> Folder<M> {
     }
 
     /// Whether the manifest that a pointer names is there, and that of the oldest version, which a removal removes first.
-    async fn is_pointed_at(&self, pointer_bytes: &[u8]) -> Result<bool> {
+    pub(super) async fn is_pointed_at(&self, pointer_bytes: &[u8]) -> Result<bool> {
         let pointer = Pointer::parse(pointer_bytes, M::FORMAT)?;
         let manifest = self.read_manifest(pointer.version).await?;
         let is_named = manifest.is_some_and(|manifest| Pointer::for_manifest(&manifest) == pointer);
+        if pointer.oldest_version == pointer.version {
+            return Ok(is_named);
+        }
         Ok(is_named && self.read_manifest(pointer.oldest_version).await?.is_some())
     }
 
     /// Removes a pointer, unless others have replaced it.
-    async fn take_back(&self, pointer_bytes: &[u8]) -> Result<()> {
+    pub(super) async fn take_back(&self, pointer_bytes: &[u8]) -> Result<()> {
         let path = self.path(names::POINTER);
         let read = self
             .store

@@ -5,12 +5,13 @@
 //! back names a version that a vacuum may have removed.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::folder::Folder;
 use super::manifest::Versioned;
 use super::names;
 use crate::error::Result;
+use crate::sync::mutex::lock;
 
 /// Folders whose newest manifest is remembered, in one store.
 const MAX_FOLDERS: usize = 8;
@@ -74,9 +75,18 @@ impl<M: Versioned> Folder<M> {
         });
     }
 
+    /// Forgets the manifest of a version before this one, which others have created: the pointer will not name it.
+    pub(super) fn forget_before(&self, version: u64) {
+        self.with_cache(|cache| {
+            cache.retain(|entry| {
+                entry.root != self.root() || entry.manifest.header().version >= version
+            });
+        });
+    }
+
     fn with_cache<T>(&self, work: impl FnOnce(&mut VecDeque<CachedManifest<M>>) -> T) -> T {
         let cache = self.store.shared_state::<SnapshotCache<M>>("");
-        work(&mut cache.0.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&cache.0))
     }
 }
 

@@ -6,6 +6,7 @@ What is counted are requests and files, never time.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
@@ -226,6 +227,48 @@ def test_an_update_beside_an_upsert_of_its_keys(busy: Busy, name: str) -> None:
     table = busy.calm()
     found = table.scan().to_pyarrow().sort_by("id").to_pylist()
     assert found == [{"id": i, "n": 1 - i % 2} for i in range(FILES * ROWS)]
+
+
+def _is_create(request: Request) -> bool:
+    """Whether it is the attempt to commit."""
+    return request.verb == "put" and re.search(r"/manifest/v\d+\.json$", request.key) is not None
+
+
+def test_a_lost_race_is_three_requests(busy: Busy) -> None:
+    """The create that others were faster with, what they created, and the pointer: no list is read again.
+
+    Where they have committed once more by then, that manifest is the fourth.
+    """
+    # So many files that a segment lists some of them.
+    busy.fill(7 * FILES)
+    busy.theirs().upsert(rows([2], 5))
+    others = list(range(FILES * ROWS, 7 * FILES * ROWS))
+    lost: list[list[tuple[str, str]]] = []
+
+    def before(request: Request) -> None:
+        if request.client == "ours" and _is_create(request) and len(lost) < 5:
+            lost.append([("get", request.key), ("get", "p/t/_latest_manifest")])
+            for number in range(1 + len(lost) % 2):
+                others.append(10_000 + len(others))
+                version = busy.theirs().append(rows(others[-1:])).version
+                if number == 1:
+                    lost[-1].append(("get", f"p/t/manifest/v{version:08}.json"))
+
+    for update in UPDATES.values():
+        lost.clear()
+        busy.server.restart()
+        busy.server.before = before
+        update(busy.open(60))
+        ours = [r for r in busy.server.seen if r.client == "ours"]
+        _check_update(busy, others)
+        reads = Counter(r.key for r in ours if r.verb == "get" and re.search("/(segments|tombstone)/", r.key))
+        assert any("/segments/" in key for key in reads)
+        assert any("/tombstone/" in key for key in reads)
+        assert set(reads.values()) == {1}
+        creates = [number for number, request in enumerate(ours) if _is_create(request)]
+        for expected, (first, last) in zip(lost, itertools.pairwise(creates), strict=True):
+            retried = [r for r in ours[first + 1 : last] if "/segments/" not in r.key]
+            assert [(r.verb, r.key) for r in retried] == expected
 
 
 def test_a_delete_beside_upserts_of_its_rows(busy: Busy) -> None:

@@ -106,6 +106,16 @@ def test_a_delete_of_one_key_reads_a_page(sorted_table: pds.Table, bucket: Scrip
     sorted_table.refresh()
 
 
+@pytest.mark.defaults
+@pytest.mark.parametrize("limit", [1, 8_193])
+def test_a_limit_costs_the_first_pages_of_each_column(sorted_table: pds.Table, bucket: ScriptedS3, limit: int) -> None:
+    rows, requests, received = _cost(sorted_table, bucket, limit=limit)
+    assert rows.equals(sorted_table.scan().to_pyarrow().slice(0, limit))
+    length, tail = _sizes(sorted_table, bucket)
+    assert requests <= 4
+    assert received - tail < length / 40
+
+
 # -- which rows come back ---------------------------------------------------------
 
 
@@ -304,6 +314,23 @@ def test_random_ranges_with_deleted_rows(store: pds.Store, rows: pa.Table, maker
         projection = chance.sample(rows.column_names, chance.randint(1, len(rows.column_names)))
         selected = expected.filter(mask).select(projection)
         assert _same(table.scan(where=where, columns=projection).to_pyarrow(), selected), where
+
+
+@FAST_STORES
+@pytest.mark.defaults
+@pytest.mark.parametrize("maker", [None, "pyarrow", "no index"])
+def test_a_limit_gives_the_first_rows_of_the_whole(store: pds.Store, rows: pa.Table, maker: str | None) -> None:
+    table = _table(rows, store, None if maker is None else FILES[maker](rows))
+    filters = [None, "id >= 8191", "random > 500000", "id < 3 OR id > 59000", "name LIKE '%7'"]
+    for delete in [None, "id % 7 = 2 AND id < 40000", "id BETWEEN 100 AND 9000"]:
+        if delete is not None:
+            table.delete(delete)
+        for columns, where in itertools.product([["id", "list"], ["random"], ["name", "point"]], filters):
+            whole = table.scan(columns, where=where).to_pyarrow()
+            for limit in [1, 8_193, 20_000]:
+                limited = table.scan(columns, where=where, limit=limit)
+                assert limited.to_pyarrow().equals(whole.slice(0, limit)), (delete, columns, where, limit)
+                assert table.scan([], where=where, limit=limit).count() == min(limit, whole.num_rows)
 
 
 @pytest.mark.defaults
