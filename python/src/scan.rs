@@ -3,11 +3,13 @@
 //! A [`Scan`] belongs to the process that began it, whose threads send its batches. Reading it in a forked child is an
 //! error of the kind `InvalidInput`; dropping it there leaves the parent's work alone.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use pds::Error;
 use pds::dataset::{self, DatasetManifest};
+use pds::parquet::types::{convert_batch, storage_schema};
+use pds::sync::mutex::lock;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
@@ -120,7 +122,7 @@ impl OpenDataset {
         predicate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Scan> {
         let predicate = predicate.map(extract_predicate).transpose()?;
-        let guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = lock(&self.opened);
         let unread = { guard }.take();
         let result =
             unread.ok_or_else(|| Error::other("the open dataset was already read; open it again"));
@@ -190,8 +192,18 @@ fn index_parts(
     Ok(PartIndex(Arc::new(index)))
 }
 
+/// A batch with the types as which Parquet stores its columns: without run-end encoding and list views.
+#[pyfunction]
+fn to_stored_types(py: Python<'_>, batch: PyRecordBatch) -> PyResult<Bound<'_, PyAny>> {
+    let batch = batch.into_inner();
+    let converted =
+        storage_schema(batch.schema_ref()).and_then(|schema| convert_batch(&batch, &schema));
+    PyRecordBatch::new(into_py_result(py, converted)?).into_pyarrow(py)
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(open_dataset, module)?)?;
     module.add_function(wrap_pyfunction!(scan_part, module)?)?;
+    module.add_function(wrap_pyfunction!(to_stored_types, module)?)?;
     module.add_function(wrap_pyfunction!(index_parts, module)?)
 }

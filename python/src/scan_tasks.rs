@@ -13,6 +13,7 @@ use crate::store::StoreHandle;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split_scan, module)?)?;
+    module.add_function(wrap_pyfunction!(split_scan_of_files, module)?)?;
     module.add_function(wrap_pyfunction!(open_scan_task, module)?)?;
     module.add_function(wrap_pyfunction!(with_columns, module)?)
 }
@@ -39,6 +40,31 @@ fn split_scan<'py>(
     let tasks = run(py, move || async move {
         let columns = columns.as_deref();
         table::split_scan(&table, manifest, predicate.as_ref(), columns, sizes).await
+    })?;
+    Ok(tasks.iter().map(|task| PyBytes::new(py, task)).collect())
+}
+
+/// Splits a scan of the files at the positions from the first to before the last; by default those up to the end.
+#[pyfunction]
+fn split_scan_of_files<'py>(
+    py: Python<'py>,
+    snapshot: &TableHandle,
+    columns: Option<Vec<String>>,
+    positions: (usize, Option<usize>),
+    count: u64,
+    min_bytes: u64,
+    max_bytes: u64,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let table = into_py_result(py, snapshot.table())?;
+    let manifest = Arc::clone(&snapshot.manifest);
+    let positions = positions.0..positions.1.unwrap_or(usize::MAX);
+    let sizes = TaskSizes {
+        count,
+        min_bytes,
+        max_bytes,
+    };
+    let tasks = run(py, move || async move {
+        table::split_scan_of_files(&table, manifest, columns.as_deref(), positions, sizes).await
     })?;
     Ok(tasks.iter().map(|task| PyBytes::new(py, task)).collect())
 }

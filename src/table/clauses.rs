@@ -235,7 +235,7 @@ impl PlannedClause {
                     evaluated.map_err(|e| self.evaluation_error(e))?
                 }
             };
-            convert(&array, field.data_type(), field.name())
+            assign(&array, field.data_type(), field.name())
         });
         batch_with_row_count(output, columns.collect::<Result<_>>()?, rows)
     }
@@ -342,17 +342,50 @@ impl ClausePlanner<'_> {
             let label = format!("the value {} of column {column:?}", sql::format_sql(text));
             let to = self.table.field(index).data_type();
             let (expr, data_type) = self.plan_expression(&label, text, Some(to))?;
-            // Numbers are assigned as in SQL: a value that does not fit is refused when it is converted.
-            let is_number = data_type.is_numeric() && to.is_numeric();
-            let truncates = to.is_integer() && !data_type.is_integer();
-            let fits = keeps_values(&data_type, to)
-                || keeps_values(&data_type, &without_runs(to))
-                || (is_number && !truncates);
+            let fits = keeps_values(&data_type, to) || is_checked(&data_type, to);
             check_assignable(column, &data_type, to, fits)?;
             values[index] = ColumnValue::Computed(expr);
         }
         Ok(values)
     }
+}
+
+/// Whether each value of an expression is checked when it is converted to the type of its column, and refused if it does
+/// not fit: numbers are assigned as in SQL, and so is what other systems have in a wider type only.
+fn is_checked(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Binary, Date32, Date64, FixedSizeBinary, LargeBinary};
+    let is_whole = from.is_integer() || matches!(from, DataType::Decimal128(_, 0));
+    let is_number = from.is_numeric() && to.is_numeric() && (is_whole || !to.is_integer());
+    let is_wider = matches!(
+        (from, to),
+        (Date32, Date64) | (Binary | LargeBinary, FixedSizeBinary(_))
+    );
+    is_number || is_wider || is_coarser(from, &without_runs(to))
+}
+
+/// Whether `to` has the times of `from` in a coarser unit, which cannot hold all their digits.
+fn is_coarser(from: &DataType, to: &DataType) -> bool {
+    use DataType::{Duration, Time32, Time64, Timestamp};
+    let are_times = matches!(
+        (from, to),
+        (Timestamp(..), Timestamp(..))
+            | (Duration(_), Duration(_))
+            | (Time32(_) | Time64(_), Time32(_) | Time64(_))
+    );
+    are_times && !keeps_values(from, to) && keeps_values(to, from)
+}
+
+/// Converts the values of an expression to the type of their column, and refuses times that would lose digits.
+fn assign(array: &ArrayRef, to: &DataType, column: &str) -> Result<ArrayRef> {
+    let converted = convert(array, to, column)?;
+    let from = array.data_type();
+    if is_coarser(from, &without_runs(to)) && *convert(&converted, from, column)? != **array {
+        let message = format!(
+            "column {column:?}: a time has digits that {to} does not hold; cut them with CAST, or with date_trunc"
+        );
+        return Err(Error::invalid(message));
+    }
+    Ok(converted)
 }
 
 fn check_assignable(column: &str, from: &DataType, to: &DataType, fits: bool) -> Result<()> {

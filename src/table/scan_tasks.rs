@@ -68,12 +68,37 @@ pub async fn split_scan(
     };
     let share = ReadShare::new(&columns, names, filter.as_deref())?;
     let files = SnapshotReader::find_files(table, Arc::clone(&manifest), filter).await?;
-    let limit = sizes.limit(&files, &share);
-    let common = without_files(&manifest);
-    let targets = Targets::of(&manifest.tombstones, &files);
-    let tasks = group_by_size(&files, &share, limit).into_iter();
+    pack_scan(&manifest, &files, &share, sizes).await
+}
+
+/// As [`split_scan`] of all rows, but only of the files at some positions in the order of the scan: of a version these
+/// are always the same. Positions beyond the last file are left out.
+pub async fn split_scan_of_files(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    names: Option<&[String]>,
+    positions: Range<usize>,
+    sizes: TaskSizes,
+) -> Result<Vec<Vec<u8>>> {
+    let columns = TableColumns::from_manifest(&manifest)?;
+    let share = ReadShare::new(&columns, names, None)?;
+    let files = SnapshotReader::find_files(table, Arc::clone(&manifest), None).await?;
+    let end = positions.end.min(files.len());
+    let files = &files[positions.start.min(end)..end];
+    pack_scan(&manifest, files, &share, sizes).await
+}
+
+async fn pack_scan(
+    manifest: &TableManifest,
+    files: &[SnapshotFile],
+    share: &ReadShare,
+    sizes: TaskSizes,
+) -> Result<Vec<Vec<u8>>> {
+    let limit = sizes.limit(files, share);
+    let common = without_files(manifest);
+    let targets = Targets::of(&manifest.tombstones, files);
     let mut packed = Vec::new();
-    for files in tasks {
+    for files in group_by_size(files, share, limit) {
         packed.push(pack(&targets.restrict(&common, files))?);
         // So that a call that is cancelled ends between two of many.
         tokio::task::yield_now().await;

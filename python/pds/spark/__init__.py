@@ -47,11 +47,12 @@ __all__ = [
     "write_dataset",
 ]
 
-import importlib
 from typing import TYPE_CHECKING
 
 # Where it is missing, `pds.spark` says so.
 import pyspark  # noqa: F401
+
+from pds.lazy_names import import_name
 
 if TYPE_CHECKING:
     from pds.spark.change_feed import scan_changes
@@ -87,11 +88,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'pds.spark' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    return import_name(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

@@ -36,7 +36,7 @@ from pds.spark.schema import check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.stage import stage_plan
 from pds.spark.table import check_table
-from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
+from pds.spark.tasks import SentTasks, choose_attempts, freeze_worker_gc, send_tasks, task_context
 from pds.spark.write import check_frame, is_case_sensitive
 from pds.table.checks import check_names
 from pds.table.merge import Merge
@@ -243,8 +243,21 @@ def _merge(
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
         if _holds_unhashable(df.schema[schema.names.index(name)].dataType):
             raise InvalidInput(f"Spark cannot shuffle by the key column {name!r}, which has a map or a variant")
-    by_range = change.prunes_by(df.schema[schema.names.index(key[0])].dataType)
-    return change.run(_stage(df, write, schema, key, by_range=by_range), options)
+    bounded = [name for name in key if _has_bounds(df.schema[schema.names.index(name)].dataType)]
+    # The first column makes the ranges, whichever it is of the key.
+    sorted_key = sorted(key, key=lambda name: name not in bounded)
+    by_range = bool(bounded) and change.can_prune
+    return change.run(_stage(df, write, schema, sorted_key, by_range=by_range), options)
+
+
+def _has_bounds(data_type: DataType) -> bool:
+    """Return whether tables have bounds of a column of this type, and Spark orders its values as they do."""
+    if isinstance(data_type, StringType):
+        # A collation has an order of its own.
+        return data_type == StringType()
+    # Not every Spark 4.x has times of the day.
+    is_time = type(data_type).__name__ == "TimeType"
+    return is_time or isinstance(data_type, IntegralType | DecimalType | DateType | TimestampType | TimestampNTZType)
 
 
 def _holds_unhashable(data_type: DataType) -> bool:
@@ -338,12 +351,10 @@ class _Merge:
             groups[-1].append(staged)
         return groups
 
-    def prunes_by(self, data_type: DataType) -> bool:
-        """Return whether a part of the source needs only some files if its keys are a range, by their first type."""
-        # Other types have no bounds, and a collation has an order of its own.
-        is_bounded = isinstance(data_type, IntegralType | DecimalType | DateType | TimestampType | TimestampNTZType)
-        is_text = isinstance(data_type, StringType) and data_type == StringType()
-        return (is_bounded or is_text) and self.table.file_count > 1 and not self._has_by_source
+    @property
+    def can_prune(self) -> bool:
+        """Whether a part of the source may need only some files if its keys are a range."""
+        return self.table.file_count > 1 and not self._has_by_source
 
     @property
     def _has_by_source(self) -> bool:
@@ -387,9 +398,9 @@ def run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
     """Run tasks by a job, and return the messages of each."""
     if not tasks:
         return []
-    numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-    rows = numbers.mapInArrow(RunTasks(list(tasks)), _DDL).collect()
-    messages = {row.task: [bytes(message) for message in row.messages] for row in rows}
+    rows, sent = send_tasks(spark, tasks)
+    results = rows.mapInArrow(RunTasks(sent), _DDL).collect()
+    messages = {row.task: [bytes(message) for message in row.messages] for row in results}
     # Fails if Spark has lost one.
     return [messages[number] for number in range(len(tasks))]
 
@@ -398,15 +409,14 @@ def run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
 class RunTasks:
     """Runs tasks, and yields their messages."""
 
-    tasks: list[_Task]
+    tasks: SentTasks[_Task]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
+        """Run the tasks in the batches; a function for ``mapInArrow``."""
         freeze_worker_gc()
         threads = task_context().cpus()
         for batch in batches:
-            numbers: list[Any] = batch.column(0).to_pylist()
-            for number in numbers:
-                columns: list[list[Any]] = [[number], [self.tasks[number].run(threads)]]
+            for number, task in self.tasks.take(batch):
+                columns: list[list[Any]] = [[number], [task.run(threads)]]
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, _MESSAGES, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=_MESSAGES)

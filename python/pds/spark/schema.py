@@ -5,7 +5,7 @@ session; ``timestamp_ntz`` without a time zone; day-time intervals as durations;
 the schema has Spark's own description of the columns, under the key that it has in Parquet files of Spark. From it,
 the readers of Spark and pds restore what Parquet cannot describe: intervals, variants, collations, vectors, comments.
 Columns of a table keep types that Spark does not have. What it read of them it can write to them, other than floats of
-16 bits and dictionaries of types that Spark does not have.
+16 bits, which would lose digits, and dictionaries of types that Spark does not have.
 
 Reads: every Arrow type that has a Spark type is cast to exactly the layout that the JVM accepts. Errors name the
 columns whose types cannot be converted.
@@ -23,6 +23,7 @@ from pyspark.sql import types as spark
 
 from pds.arguments import make_empty
 from pds.errors import InvalidInput, InvalidType
+from pds.readers import unfold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -100,6 +101,14 @@ _SPARK_BY_ARROW: Final[tuple[tuple[Callable[[pa.DataType], bool], spark.DataType
 def _is_coarse(data_type: Any) -> bool:  # noqa: ANN401 the stubs have no common type with a unit
     return (arrow.is_timestamp(data_type) or arrow.is_duration(data_type)) and data_type.unit in {"s", "ms"}
 
+
+_LISTS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    arrow.is_list,
+    arrow.is_large_list,
+    arrow.is_fixed_size_list,
+    arrow.is_list_view,
+    arrow.is_large_list_view,
+)
 
 # Types whose values Spark reads in a wider type and cannot write. A cast to them checks each value. To finer units and
 # other zones the engine casts.
@@ -214,7 +223,9 @@ def _fit_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
     own: Any = data_type
     other: Any = table_type
     if isinstance(other, pa.BaseExtensionType):
-        return _fit_type(data_type, other.storage_type)
+        other = other.storage_type
+    if arrow.is_run_end_encoded(other):
+        other = other.value_type
     if arrow.is_map(own) and arrow.is_map(other):
         item: Any = own.item_field
         key_type = _fit_type(own.key_type, other.key_type)
@@ -224,7 +235,7 @@ def _fit_type(data_type: pa.DataType, table_type: pa.DataType) -> pa.DataType:
             return data_type
         pairs = zip(own, other, strict=True)
         return pa.struct([field.with_type(_fit_type(field.type, stored.type)) for field, stored in pairs])
-    if arrow.is_list(own) and (arrow.is_list(other) or arrow.is_large_list(other) or arrow.is_fixed_size_list(other)):
+    if arrow.is_list(own) and any(is_list(other) for is_list in _LISTS):
         element: Any = own.value_field
         fitting = element.with_type(_fit_type(element.type, other.value_type))
         fitted: pa.DataType = pa.list_(fitting, other.list_size if arrow.is_fixed_size_list(other) else -1)
@@ -272,8 +283,10 @@ def align_to_schema(
 def _cast(column: pa.Array[Any], field: pa.Field[Any]) -> pa.Array[Any]:
     if column.type == field.type:
         return column
+    # pyarrow casts no runs, and makes invalid lists of list views.
+    plain = unfold(pa.RecordBatch.from_arrays([column], names=[field.name])).column(0)
     try:
-        return column.cast(field.type)
+        return plain.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         msg = f"column {field.name!r}: cannot cast {column.type} to {field.type}: {error}"
         raise InvalidType(msg) from error
@@ -358,7 +371,7 @@ def _to_spark_type(data_type: Any) -> spark.DataType:  # noqa: ANN401 the stubs 
     """Return the Spark type that holds all values of an Arrow type."""
     if isinstance(data_type, pa.BaseExtensionType):
         return _to_spark_type(data_type.storage_type)
-    if arrow.is_dictionary(data_type):
+    if arrow.is_dictionary(data_type) or arrow.is_run_end_encoded(data_type):
         return _to_spark_type(data_type.value_type)
     if arrow.is_struct(data_type):
         fields = [spark.StructField(field.name, _to_spark_type(field.type), field.nullable) for field in data_type]
@@ -366,8 +379,7 @@ def _to_spark_type(data_type: Any) -> spark.DataType:  # noqa: ANN401 the stubs 
     if arrow.is_map(data_type):
         value = data_type.item_field
         return spark.MapType(_to_spark_type(data_type.key_type), _to_spark_type(value.type), value.nullable)
-    # List views are not supported, because the cast of pyarrow makes invalid lists of them.
-    if arrow.is_list(data_type) or arrow.is_large_list(data_type) or arrow.is_fixed_size_list(data_type):
+    if any(is_list(data_type) for is_list in _LISTS):
         return spark.ArrayType(_to_spark_type(data_type.value_type), data_type.value_field.nullable)
     return _to_spark_leaf(data_type)
 

@@ -3,10 +3,11 @@
 The source begins with the rows of the newest version, unless ``startingVersion`` or ``startingTimestamp`` names the
 first version whose rows it reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless
 ``ignoreDeletes`` is true and it only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows.
-``maxFilesPerTrigger`` limits the data files of a batch, which has the rows of one commit at least. With
-``readChangeFeed`` it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which
-it begins are inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets
-are versions with the ids of their commits.
+``maxFilesPerTrigger`` limits the data files of a batch: those of the version with which the query begins, which is
+read to its end before any later one, and those of commits, of which a batch has one at least. With ``readChangeFeed``
+it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which it begins are
+inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets are versions
+with the ids of their commits.
 
 The sink appends, or in the output mode ``complete`` replaces all rows. The ids of the query and of the batch are the
 idempotency key of a commit: a batch that Spark runs again changes nothing. The table must exist: one that was dropped
@@ -36,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pds.errors import InvalidInput, RemoteStoreError
+from pds.readers import unfold
 from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
     FEED,
@@ -54,7 +56,7 @@ from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit
 from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
-from pds.table.tasks import with_columns
+from pds.table.tasks import split_files, with_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,11 +80,13 @@ class Offset(TypedDict):
     """The last version whose rows were read, and its commit; 0 before all.
 
     `since` is where the batch began that ended here: a query that did not survive its first batch begins elsewhere.
+    `files` is how many files were read of the version with which the query begins, unless these are all.
     """
 
     version: int
     commit: str
     since: NotRequired[list[Any]]
+    files: NotRequired[int]
 
 
 # Of a stream that begins with all rows, and of one that begins with the changes of version 1.
@@ -161,11 +165,20 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         last = table.version if self._last is None else min(self._last, table.version)
         first = start["version"]
+        most_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         _check_offset(table, start)
+        end: Offset
+        if _is_in_snapshot(start):
+            snapshot = table.as_of(first or last)
+            end = {**_offset(snapshot), "since": [first, start["commit"]]}
+            read = start.get("files", 0)
+            if most_files is not None and read + most_files < snapshot.file_count:
+                end["files"] = read + most_files
+            return end
         if last <= first:
             return start
-        if not _is_before_all(start) and isinstance(limit, ReadMaxFiles):
-            last = _limit_files(table, first, last, limit.max_files)
+        if most_files is not None:
+            last = _limit_files(table, first, last, most_files)
         return {**_offset(table.as_of(last)), "since": [first, start["commit"]]}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
@@ -175,20 +188,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version, commit = end["since"]
             start = {"version": version, "commit": commit}
         first, last = start["version"] + 1, end["version"]
-        if first > last:
+        if first > last and (not _is_in_snapshot(start) or start == end):
             return []
         table = self._place.open()
         _check_offset(table, start)
         _check_offset(table, end)
-        if _is_before_all(start):
-            snapshot = with_columns(table.as_of(last), self._columns)
-            # Raises, before the first batch, what would end the second one.
-            snapshot.scan_changes(last, columns=self._names)
-            tasks = snapshot.scan_tasks(self._names, where=None, **TASK_SIZES)
-            if not self._is_feed:
-                return [InputPartition(task) for task in tasks]
-            created_at = snapshot.history(1)[0]["created_at"]
-            return [InputPartition(_Snapshot(task, last, created_at)) for task in tasks]
+        if _is_in_snapshot(start):
+            return self._split_snapshot(table.as_of(last), (start.get("files", 0), end.get("files")))
         entries = table.as_of(last).history(last - first + 1)
         operations = [(entry["operation"]["name"], entry["version"]) for entry in entries]
         restores = [version for name, version in operations if name == "restore"]
@@ -196,6 +202,17 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         step = -(-(last - first + 1) // _MOST_PARTITIONS)
         begins = range(first, last + 1, step)
         return [InputPartition(_Range(begin, min(begin + step - 1, last), end, restores, rewrites)) for begin in begins]
+
+    def _split_snapshot(self, version: Table, files: tuple[int, int | None]) -> list[InputPartition]:
+        """Return tasks of some files of a version."""
+        snapshot = with_columns(version, self._columns)
+        # Raises, before the first batch, what would end the second one.
+        snapshot.scan_changes(snapshot.version, columns=self._names)
+        tasks = split_files(snapshot, self._names, files, **TASK_SIZES)
+        if not self._is_feed:
+            return [InputPartition(task) for task in tasks]
+        created_at = snapshot.history(1)[0]["created_at"]
+        return [InputPartition(_Snapshot(task, snapshot.version, created_at)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition."""
@@ -226,7 +243,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         _check_offset(table, versions_to_read.end)
         until = with_columns(table.as_of(versions_to_read.last), self._columns)
-        yield from until.scan_changes(versions_to_read.first - 1, columns=self._names).to_reader()
+        changes = until.scan_changes(versions_to_read.first - 1, columns=self._names)
+        yield from map(unfold, changes.to_reader())
 
     def _find_inserts(self, changes: Iterable[pa.RecordBatch], read: _Range) -> Iterator[pa.RecordBatch]:
         """The rows that are new. Those that a version deleted come before its own."""
@@ -278,6 +296,11 @@ def _offset(table: Table) -> Offset:
 
 def _is_before_all(offset: Offset) -> bool:
     return offset["version"] == 0 and offset["commit"] == _BEFORE_ALL["commit"]
+
+
+def _is_in_snapshot(offset: Offset) -> bool:
+    """Whether files are still to be read of the version with which the query begins."""
+    return "files" in offset or _is_before_all(offset)
 
 
 def _check_offset(table: Table, offset: Offset) -> None:

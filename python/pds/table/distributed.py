@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pds.arguments import read_stream
 from pds.errors import InvalidInput, InvalidType
+from pds.streams import read_stream
 from pds.table.checks import check_size
 from pds.table.table import Table
 
 if TYPE_CHECKING:
-    from pds.arguments import ArrowStream
+    from pds.streams import ArrowStream
     from pds.table.results import CommitResult
     from pds.table.staged import StagedWrite
 

@@ -57,6 +57,10 @@ class ScanTask(Rows):
     def _open_scan(self) -> _pds.Scan:
         return self._open()._open_scan()  # noqa: SLF001 of the same kind
 
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows, as `TableScan.to_reader` does; the list is parsed once."""
+        return self._open().to_reader()
+
     def count(self) -> int:
         """Return the number of rows, as `TableScan.count` does."""
         return self._open().count()
@@ -79,6 +83,18 @@ class ScanTask(Rows):
 
     def __repr__(self) -> str:
         return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
+
+
+def split_files(
+    table: Table, columns: list[str], positions: tuple[int, int | None], *, count: int, min_bytes: int, max_bytes: int
+) -> list[ScanTask]:
+    """Return tasks for the files at the positions from the first to before the last, in the order of a scan.
+
+    Of a version these are always the same. Sizes are as for `Table.scan_tasks`; None is the end.
+    """
+    handle = table._handle  # noqa: SLF001 of the same package
+    tasks = _pds.split_scan_of_files(handle, columns, positions, count, min_bytes, max_bytes)
+    return [ScanTask(table.store, table.path, columns, None, files) for files in tasks]
 
 
 def split_verification(

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 import pds
 import pds.spark
 from pds.spark import changes
+from pds.spark import tasks as spark_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -246,6 +247,35 @@ def test_a_part_of_the_source_is_compared_with_files_of_its_keys(
         data = rows(5, 10_006, "newer", step=10_000)
         pds.spark.upsert(frame(spark, data), ours)
         local.upsert(data)
+        assert same(ours, local)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "3")
+
+
+def test_a_key_that_begins_with_a_column_without_bounds(
+    spark: SparkSession,
+    target: Target,
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranges are those of its first column with bounds."""
+    grid(100, 1)
+    tables = [pds.Table.create(target.store, name, SCHEMA, key=["score", "id"]) for name in ("spark", "local")]
+    for number in range(6):
+        for table in tables:
+            table.append(rows(number * 100, number * 100 + 100))
+    spark.conf.set("spark.sql.shuffle.partitions", "12")
+    try:
+        ours, local = tables
+        searches = between(monkeypatch)
+        data = rows(0, 600, "new")
+        pds.spark.upsert(frame(spark, data), ours)
+        local.upsert(data)
+        assert same(ours, local)
+        assert 6 <= searches[0] <= 12 + 6
+        data = rows(50, 650, "newer")
+        for merge in (pds.spark.merge(frame(spark, data), ours), local.merge(data)):
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
         assert same(ours, local)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "3")
@@ -579,6 +609,29 @@ def test_another_thread_that_moves_the_handle_on(
     assert ours.scan(where="id IN (8, 9001, 9002)").to_pyarrow()["name"].to_pylist() == ["b"]
 
 
+def test_a_long_list_of_tasks_is_not_a_part_of_each(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid(6, 1 << 20)
+    monkeypatch.setattr(spark_tasks, "_MAX_LIST_BYTES", 1)
+    ours, local = twins
+    sent: list[Any] = []
+
+    def send(session: SparkSession, tasks: Any) -> Any:
+        sent.append(spark_tasks.send_tasks(session, tasks))
+        return sent[-1]
+
+    monkeypatch.setattr(changes, "send_tasks", send)
+    pds.spark.delete(spark, ours, "name LIKE '%7' AND score > 20")
+    local.delete("name LIKE '%7' AND score > 20")
+    assert same(ours, local)
+    ((_, tasks),) = sent
+    assert tasks.tasks is None
+
+
 def test_a_message_that_is_lost(
     spark: SparkSession, twins: tuple[pds.Table, pds.Table], grid: Callable[[int, int], None]
 ) -> None:
@@ -663,6 +716,22 @@ def test_clauses_compute_with_times_in_utc(spark: SparkSession, target: Target) 
     merge.execute()
     found = {row["id"]: row["day"] for row in table.scan().to_pyarrow().to_pylist()}
     assert found == {1: "2026-01-01T23:30:00Z", 2: "2026-01-01T23:30:00Z", 3: None}
+
+
+def test_times_of_a_coarser_unit_are_assigned_if_no_digit_is_lost(spark: SparkSession, target: Target) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("ms", "UTC")), ("s", pa.timestamp("s"))])
+    table = pds.Table.create(target.store, "coarse", schema, key="id")
+    at, s = "TIMESTAMP'1969-12-31 23:30:00.123Z' AS at", "TIMESTAMP_NTZ'1960-01-01 00:00:01' AS s"
+    source = spark.range(1, 3).selectExpr("id", at, s)
+    values = {"at": "source.at", "s": "source.s"}
+    pds.spark.merge(source, table).when_not_matched_insert({"id": "source.id", **values}).execute()
+    pds.spark.merge(source.where("id = 1"), table).when_matched_update(values).execute()
+    columns = {"id": pa.array([1, 2]), "at": pa.array([-1_799_877] * 2), "s": pa.array([-315_619_199] * 2)}
+    assert table.scan().to_pyarrow().sort_by("id").equals(pa.table(columns).cast(schema))
+    finer = source.selectExpr("id", "at + INTERVAL '0.0001' SECOND AS at", "s")
+    with pytest.raises(PySparkException, match='column "at": a time has digits'):
+        pds.spark.merge(finer, table).when_matched_update(values).execute()
+    assert table.refresh().version == 3
 
 
 def test_empty_dataframes_and_tables(spark: SparkSession, target: Target, twins: tuple[pds.Table, pds.Table]) -> None:

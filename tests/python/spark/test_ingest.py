@@ -18,6 +18,7 @@ import pds
 import pds.spark
 from pds import odf
 from pds.spark import changes
+from pds.spark.tasks import SentTasks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +189,8 @@ def _run_under(happens: Any) -> Any:
 
     def run_tasks(spark: SparkSession, tasks: Any) -> list[list[bytes]]:
         numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-        plan = numbers.mapInArrow(changes.RunTasks(list(tasks)), changes._DDL).mapInArrow(happens, changes._DDL)
+        run = changes.RunTasks(SentTasks(list(tasks)))
+        plan = numbers.mapInArrow(run, changes._DDL).mapInArrow(happens, changes._DDL)
         messages = {row.task: [bytes(message) for message in row.messages] for row in plan.collect()}
         return [messages[number] for number in range(len(tasks))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -131,11 +132,40 @@ def test_a_batch_that_is_run_again_changes_nothing(
 
 
 def test_a_batch_has_no_more_files_than_allowed(streams: Streams, source: pds.Table, target: Target) -> None:
-    streams.run(streams.read(maxFilesPerTrigger=2))
+    assert streams.run(streams.read(maxFilesPerTrigger=1)) == 2
     for number in range(10, 17):
         source.append(rows(number))
     assert streams.run(streams.read(maxFilesPerTrigger=3)) == 3
     assert ids(target) == ids(target, "source")
+
+
+@pytest.mark.parametrize("feed", ["false", "true"])
+def test_the_rows_with_which_a_stream_begins_come_in_batches(
+    streams: Streams, source: pds.Table, target: Target, feed: str
+) -> None:
+    """All of one version, whatever is committed meanwhile, and also if the query is started again in between."""
+    for number in range(10, 15):
+        source.append(rows(number))
+    source.delete("id = 1")
+    expected = source.scan(["id"]).to_pyarrow()["id"].to_pylist()
+    assert (source.file_count, len(expected)) == (7, 7)
+    options = {"readChangeFeed": feed}
+    offsets = [streams.reader(**options).initialOffset()]
+    batches: list[list[int]] = []
+    for more in ({"maxFilesPerTrigger": "3"}, {"maxFilesPerTrigger": "2"}, {}, {}):
+        reader = streams.reader(**options, **more)
+        end = json.loads(json.dumps(reader.latestOffset(offsets[-1], reader.getDefaultReadLimit())))
+        # Before a query goes on, Spark asks for the rows from its last offset to the same one.
+        assert reader.partitions(offsets[-1], offsets[-1]) == []
+        partitions = reader.partitions(offsets[-1], end)
+        batches.append([row for task in partitions for batch in reader.read(task) for row in batch["id"].to_pylist()])
+        offsets.append(end)
+        source.append(rows(100 + len(batches)))
+        source.optimize.compact()
+    *first, later = batches
+    assert [len(batch) for batch in first] == [3, 2, 2]
+    assert [number for batch in first for number in batch] == expected
+    assert later == [101, 102, 103]
 
 
 def test_where_a_stream_begins(streams: Streams, source: pds.Table, target: Target, tmp_path: Path) -> None:

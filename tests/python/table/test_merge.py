@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -254,6 +256,67 @@ def test_numbers_are_taken_over_as_an_append_takes_them(memory_store: pds.Store)
     ):
         with pytest.raises(pds.InvalidInput, match="cast it"):
             merge.execute()
+
+
+@pytest.mark.parametrize(
+    ("fine", "coarse", "ticks"),
+    [
+        (pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin"), 1000),
+        (pa.timestamp("us"), pa.timestamp("s"), 10**6),
+        (pa.timestamp("ns"), pa.timestamp("us"), 1000),
+        (pa.duration("us"), pa.duration("ms"), 1000),
+        (pa.time64("us"), pa.time32("s"), 10**6),
+        (pa.time32("ms"), pa.time32("s"), 1000),
+    ],
+    ids=str,
+)
+def test_times_of_a_finer_unit_are_assigned_if_no_digit_is_lost(
+    memory_store: pds.Store, fine: pa.DataType, coarse: pa.DataType, ticks: int
+) -> None:
+    """By safe casts of pyarrow; on both sides of 1970."""
+    table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64()), ("at", coarse)]), key="id")
+    signs = [1] if pa.types.is_time(fine) else [1, -1]
+    numbers = [*(sign * ticks * number for sign in signs for number in (0, 1, 70_000)), None]
+    narrow = pa.int32() if fine.bit_width == 32 else pa.int64()
+
+    def make(numbers: list[int | None]) -> pa.Table:
+        return pa.table({"id": range(len(numbers)), "x": pa.array(numbers, narrow).cast(fine)})
+
+    source = make(numbers)
+    table.merge(source).when_not_matched_insert({"id": "source.id", "at": "source.x"}).execute()
+    table.merge(source).when_matched_update({"at": "source.x"}).execute()
+    found = table.scan().to_pyarrow().sort_by("id")["at"].combine_chunks()
+    assert found.equals(source["x"].combine_chunks().cast(coarse))
+    for sign in signs:
+        merge = table.merge(make([0, sign * (ticks + 1), None])).when_matched_update({"at": "source.x"})
+        with pytest.raises(pds.InvalidInput, match=r'column "at": a time has digits'):
+            merge.execute()
+    merge = table.merge(source).when_matched_update({"at": "source.id"})
+    with pytest.raises(pds.InvalidInput, match="cast it with CAST"):
+        merge.execute()
+    if pa.types.is_timestamp(fine):
+        other = pa.timestamp(fine.unit, None if fine.tz else "UTC")
+        zoned = make(numbers).set_column(1, "x", pa.array(numbers, pa.int64()).cast(other))
+        with pytest.raises(pds.InvalidInput, match="cast it with CAST"):
+            table.merge(zoned).when_matched_update({"at": "source.x"}).execute()
+    assert table.version == 3
+
+
+def test_values_that_others_have_in_wider_types_are_assigned_if_they_fit(memory_store: pds.Store) -> None:
+    schema = pa.schema([("id", pa.int64()), ("n", pa.uint64()), ("b", pa.binary(2)), ("d", pa.date64())])
+    table = pds.Table.create(memory_store, "t", schema, key="id")
+    columns = {"id": "source.id", "n": "source.n", "b": "source.b", "d": "source.d"}
+
+    def insert(n: int, b: bytes) -> None:
+        wide = {"n": pa.array([Decimal(n)], pa.decimal128(20, 0)), "b": [b], "d": [dt.date(1960, 2, 29)]}
+        table.merge(pa.table({"id": [1], **wide})).when_not_matched_insert(columns).execute()
+
+    for n, b in ((-1, b"ab"), (2**64, b"ab"), (1, b"abc"), (1, b"")):
+        with pytest.raises(pds.InvalidInput, match="cannot convert"):
+            insert(n, b)
+    insert(2**64 - 1, b"ab")
+    expected = pa.table({"id": [1], "n": [2**64 - 1], "b": [b"ab"], "d": [dt.date(1960, 2, 29)]}, schema)
+    assert table.scan().to_pyarrow().equals(expected)
 
 
 def test_a_row_that_others_delete_meanwhile_does_not_come_back(memory_store: pds.Store) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import pds
+from pds.table.tasks import split_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,19 @@ def test_tasks_are_neither_too_small_nor_too_large(table: pds.Table) -> None:
     assert len(table.scan_tasks(count=1, min_bytes=1, max_bytes=1)) == table.file_count
     assert len(table.scan_tasks(count=1, min_bytes=1, max_bytes=9 * file_bytes)) >= table.file_count // 9
     assert len(table.scan_tasks(count=1000, min_bytes=20 * file_bytes)) <= table.file_count // 19 + 1
+
+
+@pytest.mark.parametrize("step", [1, 7, 200])
+def test_tasks_of_some_files_have_their_rows(table: pds.Table, step: int) -> None:
+    sizes = {"count": 3, "min_bytes": 1, "max_bytes": 1 << 30}
+    names = ["name", "id"]
+    scan = table.scan(names)
+    starts = range(0, table.file_count + 1, step)
+    parts = [split_files(table, names, (start, start + step), **sizes) for start in starts]
+    assert _concat([task for part in parts for task in part], scan.schema).equals(scan.to_pyarrow().combine_chunks())
+    rest = split_files(table, names, (step, None), **sizes)
+    expected = _concat([task for part in parts[1:] for task in part], scan.schema)
+    assert _concat(rest, scan.schema).equals(expected)
 
 
 def test_a_task_is_of_its_version(table: pds.Table) -> None:
