@@ -19,6 +19,7 @@ use super::limit::SendLimit;
 use super::metrics::RequestKind;
 use super::probe::{Probe, ProbeOutcome};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::begun::run_to_end;
 use crate::sync::fork;
 
 /// How often a store is probed while its answers get lost.
@@ -26,6 +27,9 @@ const MAX_PROBES: u32 = 3;
 /// How often a conditional deletion is sent whose answer was lost.
 const MAX_DELETIONS: u32 = 5;
 const DELETION_DELAY: Duration = Duration::from_millis(100);
+const UNANSWERED: &str = "an earlier attempt got no answer";
+/// How many conditional deletions are sent at once.
+const CONCURRENT_DELETIONS: usize = 16;
 
 impl Store {
     /// Writes an object in one request if `condition` holds.
@@ -53,31 +57,35 @@ impl Store {
             let unknown = e.with_kind(ErrorKind::Unavailable);
             unknown.context(format!("the object may have been created: {reason}"))
         };
+        let mut is_unanswered = false;
         let (mut sends, begun_at) = (0, self.inner.clock.monotonic());
         loop {
             sends += 1;
             match self.put(path, bytes.clone(), PutMode::Create).await {
                 Err(e) if e.kind() == ErrorKind::Unavailable => {
+                    is_unanswered = true;
                     if !self.wait_before_resend(sends, begun_at).await {
                         return Err(e.context(format!("gave up after {sends} attempts")));
                     }
                 }
                 // S3 answers 409 while another request for the name is under way, which may come to nothing.
                 Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::Conflict) => {
-                    if self.is_file(path).await? {
-                        return Err(e.with_kind(ErrorKind::AlreadyExists));
+                    let ended = match self.is_file(path).await {
+                        Ok(true) => return Err(e.with_kind(ErrorKind::AlreadyExists)),
+                        Ok(false) if self.wait_before_resend(sends, begun_at).await => continue,
+                        Ok(false) => e,
+                        Err(unread) => unread,
+                    };
+                    if is_unanswered {
+                        return Err(may_exist(ended, UNANSWERED));
                     }
-                    if !self.wait_before_resend(sends, begun_at).await {
-                        return Err(e);
-                    }
+                    return Err(ended);
                 }
                 // What failed may have been the sync of the folder.
                 Err(e) if self.local().is_some() && self.is_file(path).await? => {
                     return Err(may_exist(e, "it may be missing after a loss of power"));
                 }
-                Err(e) if sends > 1 => {
-                    return Err(may_exist(e, "an earlier attempt got no answer"));
-                }
+                Err(e) if is_unanswered => return Err(may_exist(e, UNANSWERED)),
                 result => return result,
             }
         }
@@ -125,19 +133,27 @@ impl Store {
             }
             Condition::Matches(e_tag) => Some(e_tag.as_str()),
         };
-        let mut sent_tag = e_tag;
-        if let Some(e_tag) = e_tag {
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            if !self.condition_support(folder).await?.delete {
-                match self.head(path).await {
-                    Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => {}
-                    Ok(_) => return Err(version_conflict(path)),
-                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-                    Err(e) => return Err(e),
-                }
-                sent_tag = None;
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let is_honored = e_tag.is_none() || self.condition_support(folder).await?.delete;
+        self.delete_checked(path, e_tag, is_honored).await
+    }
+
+    /// As [`Self::delete_if`]; `is_honored` says whether the store checks the ETag itself.
+    async fn delete_checked(
+        &self,
+        path: &str,
+        e_tag: Option<&str>,
+        is_honored: bool,
+    ) -> Result<bool> {
+        if let Some(e_tag) = e_tag.filter(|_| !is_honored) {
+            match self.head(path).await {
+                Ok(meta) if is_same_e_tag(meta.e_tag.as_deref(), e_tag) => {}
+                Ok(_) => return Err(version_conflict(path)),
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+                Err(e) => return Err(e),
             }
         }
+        let sent_tag = e_tag.filter(|_| is_honored);
         match self.delete_version(path, sent_tag).await {
             Ok(()) => Ok(true),
             // Some stores answer Conflict for an object that does not exist. NotFound for an object that exists
@@ -161,12 +177,34 @@ impl Store {
         let condition = e_tag.map_or(Condition::Always, |e_tag| {
             Condition::Matches(e_tag.to_owned())
         });
+        self.repeat_deletion(|| self.delete_if(path, &condition))
+            .await
+    }
+
+    /// Deletes objects that were listed with these ETags, as [`Self::delete_unchanged`] does, several at once.
+    /// Whether the store honors the condition is not probed for this: where it is not known, a HEAD comes before
+    /// each, and what is late may hit another version.
+    pub async fn delete_listed(&self, objects: Vec<(String, Option<String>)>) -> Result<()> {
+        let is_honored = self.known_support().is_some_and(|support| support.delete);
+        let deletions = objects.into_iter().map(|(path, e_tag)| async move {
+            let delete = || self.delete_checked(&path, e_tag.as_deref(), is_honored);
+            self.repeat_deletion(delete).await.map(drop)
+        });
+        // A Vec, because the future of the iterator itself would not be Send.
+        run_to_end(deletions.collect(), CONCURRENT_DELETIONS).await
+    }
+
+    /// Repeats a deletion whose answer was lost; false if another version is in the place.
+    async fn repeat_deletion<F>(&self, delete: impl Fn() -> F) -> Result<bool>
+    where
+        F: Future<Output = Result<bool>>,
+    {
         // S3 answers 409 while another request for the name is under way.
         let is_transient =
             |e: &Error| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::AlreadyExists);
         let mut sent = 1;
         loop {
-            match self.delete_if(path, &condition).await {
+            match delete().await {
                 Ok(_) => return Ok(true),
                 Err(e) if e.kind() == ErrorKind::Conflict => return Ok(false),
                 Err(e) if is_transient(&e) && sent < MAX_DELETIONS => {}
@@ -309,25 +347,8 @@ impl Store {
     ///
     /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if it does not honor even those of PUTs.
     pub async fn condition_support(&self, folder: &str) -> Result<ConditionSupport> {
-        let known = self
-            .inner
-            .conditional_store
-            .as_ref()
-            .and_then(|v| v.known_condition_support());
-        if let Some(known) = known {
+        if let Some(known) = self.known_support() {
             return Ok(known);
-        }
-        if self.inner.local.is_some() {
-            // Inode numbers and times recur, so an empty file may have the ETag of the one it replaced.
-            return Ok(ConditionSupport {
-                marker_versions: false,
-                ..ConditionSupport::ALL
-            });
-        }
-        let cached = || fork::lock(&self.inner.condition_support);
-        let probed = *cached();
-        if let Some(probed) = probed {
-            return Ok(probed);
         }
         let store = self.with_send_limit(SendLimit::default());
         let mut probes_left = MAX_PROBES;
@@ -340,8 +361,32 @@ impl Store {
                 ProbeOutcome::AnswerLost(_) => {}
             }
         };
-        *cached() = Some(conditions);
+        *fork::lock(&self.inner.condition_support) = Some(conditions);
         Ok(conditions)
+    }
+
+    /// Has [`Self::delete_listed`] know which conditions the store honors, by a probe in `folder` if need be. Where that
+    /// fails, they are not known.
+    pub(crate) async fn learn_conditions(&self, folder: &str) {
+        if let Err(e) = self.condition_support(folder).await {
+            log::debug!("the conditions that the store honors are not known: {e}");
+        }
+    }
+
+    /// The conditions that the store is known to honor, or was probed for.
+    fn known_support(&self) -> Option<ConditionSupport> {
+        let conditional_store = self.inner.conditional_store.as_ref();
+        if let Some(known) = conditional_store.and_then(|v| v.known_condition_support()) {
+            return Some(known);
+        }
+        if self.inner.local.is_some() {
+            // Inode numbers and times recur, so an empty file may have the ETag of the one it replaced.
+            return Some(ConditionSupport {
+                marker_versions: false,
+                ..ConditionSupport::ALL
+            });
+        }
+        *fork::lock(&self.inner.condition_support)
     }
 }
 

@@ -34,11 +34,11 @@ impl Store {
         let (kind, reason) = self.classify(&error, &text);
         let masked_text = self.inner.secrets.mask(&text);
         let is_masked = masked_text != text;
-        let mapped = Error::new(
-            kind,
-            format!("{reason} ({}): {masked_text}", self.inner.name),
-        )
-        .with_path(path);
+        let mut message = format!("{reason} ({}): {masked_text}", self.inner.name);
+        if let Some(local) = self.inner.local.as_ref().filter(|_| path.is_empty()) {
+            message = format!("{message}: {}", local.root().display());
+        }
+        let mapped = Error::new(kind, message).with_path(path);
         let mapped = match hint(&error, &text) {
             Some(hint) => mapped.with_hint(hint),
             None => mapped,
@@ -359,6 +359,10 @@ fn describe_io_error(error: Option<&std::io::Error>) -> (ErrorKind, &'static str
         (_, Some(Errno::NOTDIR | Errno::EXIST)) => (
             ErrorKind::InvalidPath,
             "a file is in the place of a folder of this path",
+        ),
+        (_, Some(Errno::NAMETOOLONG)) => (
+            ErrorKind::InvalidPath,
+            "a name of this path is too long for the file system",
         ),
         (_, Some(Errno::IO)) => (ErrorKind::Other, "the disk failed: see the kernel's log"),
         _ => (ErrorKind::Other, "file system error"),

@@ -14,7 +14,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -38,6 +38,7 @@ use super::limit;
 use super::metrics::{Metrics, RequestKind};
 use super::xml;
 use crate::clock::Clock;
+use crate::sync::mutex;
 
 /// The most requests of one store in flight at once.
 const MAX_CONCURRENT: usize = 64;
@@ -244,9 +245,7 @@ impl Progress {
     }
 
     fn lock_last_progress(&self) -> MutexGuard<'_, Duration> {
-        self.last_taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.last_taken)
     }
 
     /// Returns when the request stalls, with the time since its last progress: the socket took no frame for `timeout`,

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::Store;
 use super::local::lock;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::mutex;
 
 /// The resends that every store gets, however short its timeout is.
 const MIN_RESENDS: u32 = 4;
@@ -109,7 +110,7 @@ impl From<SendRefused> for HttpError {
 
 impl SendTracker {
     fn lock_state(&self) -> MutexGuard<'_, SendState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        mutex::lock(&self.state)
     }
 
     fn permit(&self) -> Result<(), SendRefused> {
@@ -199,10 +200,7 @@ pub(super) async fn capture<T>(
 ) -> object_store::Result<CapturedRequest> {
     let captured = Arc::new(Mutex::new(None));
     let result = CAPTURED.scope(Arc::clone(&captured), work).await;
-    let target = captured
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    let target = mutex::lock(&captured).take();
     match (target, result) {
         (Some(target), _) => Ok(target),
         (None, Err(e)) => Err(e),
@@ -216,7 +214,7 @@ pub(super) async fn capture<T>(
 /// Hands a request to the [`capture`] around the call; false if there is none.
 pub(super) fn deliver_captured(target: impl FnOnce() -> CapturedRequest) -> bool {
     let put = |slot: &Arc<Mutex<Option<CapturedRequest>>>| {
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(target());
+        *mutex::lock(slot) = Some(target());
     };
     CAPTURED.try_with(put).is_ok()
 }

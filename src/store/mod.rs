@@ -72,7 +72,7 @@ use self::limit::Resends;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
 pub use self::local::lock::{FileLock, LockCell};
-use self::metrics::Metrics;
+use self::metrics::{Metrics, ReadCounter};
 use self::secrets::Secrets;
 pub(crate) use self::url::percent_decode;
 use crate::clock::Clock;
@@ -114,6 +114,8 @@ pub struct Store {
     limit: SendLimit,
     /// A lock that blocking work on local files keeps until it has ended, even if its call was cancelled.
     lock: Option<Arc<LockCell>>,
+    /// Counts what is read through this clone and its children.
+    reads: Option<Arc<ReadCounter>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -163,6 +165,7 @@ impl Store {
             prefix: String::new(),
             limit: SendLimit::default(),
             lock: None,
+            reads: None,
         }
     }
 
@@ -196,6 +199,28 @@ impl Store {
         Self {
             lock: Some(Arc::clone(lock)),
             ..self.clone()
+        }
+    }
+
+    /// Returns the store with what is read through it, whichever task does it, counted by `counter` too.
+    #[must_use]
+    pub fn with_read_counter(&self, counter: &Arc<ReadCounter>) -> Self {
+        Self {
+            reads: Some(Arc::clone(counter)),
+            ..self.clone()
+        }
+    }
+
+    fn count_read_request(&self) {
+        if let Some(reads) = &self.reads {
+            reads.count_request();
+        }
+    }
+
+    /// Counts bytes that were read, also of a local file by its descriptor.
+    pub(crate) fn count_read_bytes(&self, bytes: u64) {
+        if let Some(reads) = &self.reads {
+            reads.count_bytes(bytes);
         }
     }
 
@@ -249,6 +274,7 @@ impl Store {
             prefix: self.prefix,
             limit: self.limit,
             lock: self.lock,
+            reads: self.reads,
         }
     }
 
@@ -264,6 +290,7 @@ impl Store {
             prefix,
             limit: self.limit,
             lock: self.lock.clone(),
+            reads: self.reads.clone(),
         })
     }
 

@@ -8,10 +8,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
+use md5::{Digest, Md5};
 use object_store::{MultipartId, ObjectMeta};
 
 use super::Store;
-use super::condition::{Condition, PartCopy};
+use super::condition::{Condition, PartCopy, is_same_e_tag};
 use super::metrics::RequestKind;
 use super::upload::{AbortOnDrop, MAX_UPLOAD_PARTS};
 use crate::error::{Error, ErrorKind, Result};
@@ -60,9 +61,9 @@ impl Store {
             match self.complete_if(to, &upload, &parts, condition).await {
                 // An earlier completion may have landed, its answer lost.
                 Err(e) if e.kind() == ErrorKind::NotFound && *condition == Condition::Always => {
-                    let is_new = self.e_tag_at(to).await? != before
-                        && self.head(to).await?.size == meta.size;
-                    if is_new { Ok(()) } else { Err(e) }
+                    let own_e_tag = e_tag_of_parts(&parts);
+                    self.check_completed(to, (meta.size, own_e_tag), before, e)
+                        .await
                 }
                 completed => completed.map(drop),
             }
@@ -75,6 +76,34 @@ impl Store {
             log::warn!("could not abort the upload of {to}: {e}");
         }
         copied
+    }
+
+    /// Whether `to` has the object of an upload that is gone; else the error of its completion, or
+    /// [`ErrorKind::Unavailable`] if another one of its length came there: the ETag of an encrypted object tells
+    /// nothing.
+    async fn check_completed(
+        &self,
+        to: &str,
+        (bytes, own_e_tag): (u64, Option<String>),
+        before: Option<String>,
+        error: Error,
+    ) -> Result<()> {
+        let current = match self.head(to).await {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(error),
+            Err(e) => return Err(e),
+        };
+        let is_own = |own: String| is_same_e_tag(current.e_tag.as_deref(), &own);
+        if own_e_tag.is_some_and(is_own) {
+            return Ok(());
+        }
+        if current.e_tag == before || current.size != bytes {
+            return Err(error);
+        }
+        let message = format!(
+            "{to:?} was replaced meanwhile, by this copy or by another writer; compare it, and copy again if need be"
+        );
+        Err(error.with_kind(ErrorKind::Unavailable).context(message))
     }
 
     /// The ETag of the object at a path; None without one.
@@ -157,9 +186,41 @@ fn ranges(bytes: u64) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
+/// The ETag that S3 gives an object of these upload parts: the MD5 of their MD5s. None if an id of a part has none.
+fn e_tag_of_parts(ids: &[String]) -> Option<String> {
+    let mut hash = Md5::new();
+    for id in ids {
+        // With a checksum, the id is a document of both.
+        let inner = id.split_once("<e_tag>").map_or(&**id, |(_, rest)| rest);
+        let e_tag = inner.split("</e_tag>").next()?.replace("&quot;", "\"");
+        let digits = e_tag.trim_matches('"');
+        if digits.len() != 32 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        hash.update(u128::from_str_radix(digits, 16).ok()?.to_be_bytes());
+    }
+    let digest = u128::from_be_bytes(hash.finalize().into());
+    Some(format!("\"{digest:032x}-{}\"", ids.len()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The MD5s of "a" and "b"; `md5sum` of both together.
+    #[test]
+    fn the_e_tag_of_an_object_follows_from_those_of_its_parts() {
+        let (a, b) = (
+            "0cc175b9c0f1b6a831c399e269772661",
+            "92eb5ffee6ae2fec3ad71c777531578f",
+        );
+        let document =
+            format!("<PartMetadata><e_tag>&quot;{b}&quot;</e_tag><x>=</x></PartMetadata>");
+        let expected = Some("\"96e024ba2074fe77e8e965ba43a704be-2\"".to_owned());
+        assert_eq!(e_tag_of_parts(&[format!("\"{a}\""), document]), expected);
+        assert_eq!(e_tag_of_parts(&[a.to_owned(), b.to_owned()]), expected);
+        assert_eq!(e_tag_of_parts(&[a.to_owned(), "0x8DB".to_owned()]), None);
+    }
 
     #[test]
     fn ranges_cover_an_object_in_as_many_parts_as_an_upload_may_have() {

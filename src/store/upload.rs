@@ -21,6 +21,7 @@ use super::Store;
 use super::staged_write::StagedWrite;
 use super::temp_name::temp_path_in;
 use crate::error::{Error, Result};
+use crate::sync::mutex::lock;
 
 /// The most upload parts that most stores accept.
 pub(super) const MAX_UPLOAD_PARTS: usize = 10_000;
@@ -42,11 +43,7 @@ pub(super) struct Permit(Arc<InFlightBudget>, usize);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        *self
-            .0
-            .free_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += self.1;
+        *lock(&self.0.free_bytes) += self.1;
         self.0.freed.notify_all();
     }
 }
@@ -55,10 +52,7 @@ impl InFlightBudget {
     /// Blocks until the budget has room. Must not be called on the thread that polls the uploads.
     pub(super) fn acquire(self: &Arc<Self>, bytes: usize) -> Permit {
         let bytes = bytes.min(self.capacity_bytes);
-        let free = self
-            .free_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let free = lock(&self.free_bytes);
         let wait_result = self.freed.wait_while(free, |free| *free < bytes);
         *wait_result.unwrap_or_else(PoisonError::into_inner) -= bytes;
         Permit(Arc::clone(self), bytes)
@@ -66,10 +60,7 @@ impl InFlightBudget {
 
     /// Takes `bytes` from the budget of inline writes; false if they are too many.
     pub(super) fn try_reserve_inline(&self, bytes: usize) -> bool {
-        let mut remaining = self
-            .free_inline_bytes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut remaining = lock(&self.free_inline_bytes);
         let fits = bytes <= self.max_inline_bytes && bytes <= *remaining;
         if fits {
             *remaining -= bytes;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::mutex::lock;
 use crate::error::Error;
 
 /// The stack of a thread. pyarrow walks filters by recursion; stack that is not used costs nothing.
@@ -26,6 +27,10 @@ pub const THREAD_STACK_BYTES: usize = 64 << 20;
 const OFFER_INTERVAL: Duration = Duration::from_millis(500);
 /// How many offers fail before work is withdrawn: other work may end meanwhile.
 const MAX_OFFERS: u32 = 10;
+
+/// What a user can do where the system has no thread.
+pub(crate) const NO_THREAD_HINT: &str =
+    "end other processes or threads, or raise their limit (`ulimit -u`), and try again";
 
 /// Why blocking work has no result.
 #[derive(Debug)]
@@ -58,9 +63,7 @@ impl BlockingError {
     /// What the user can do.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NoThread(_) => Some(
-                "end other processes or threads, or raise their limit (`ulimit -u`), and try again",
-            ),
+            Self::NoThread(_) => Some(NO_THREAD_HINT),
             Self::Panicked(_) => None,
         }
     }
@@ -92,10 +95,7 @@ struct Pending {
 
 impl Pending {
     fn take(&self) -> Option<Work> {
-        self.work
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        lock(&self.work).take()
     }
 
     fn begin(&self) {
@@ -141,8 +141,7 @@ impl BlockingWork {
 
     /// Whether a thread has taken it, or it was withdrawn.
     pub fn has_begun(&self) -> bool {
-        let work = self.0.work.lock();
-        work.unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.0.work).is_none()
     }
 
     /// Gives the work a thread of its own if it has not begun. After `MAX_OFFERS` that failed it is withdrawn.

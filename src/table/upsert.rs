@@ -9,7 +9,7 @@
 //! satisfy the predicate; those of [`crate::versions::commit`]. After an error that leaves the outcome unknown no
 //! file is removed.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
@@ -20,6 +20,7 @@ use super::delete::StagedTombstones;
 use super::findings::{Bound, DeletePlan, RowFinder};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
+use super::object_cache::ObjectCache;
 use super::snapshot_reader::SnapshotReader;
 use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
 use super::{Committed, Snapshot, Staged, Table};
@@ -28,6 +29,7 @@ use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
 use crate::files::{BoxedReader, TableColumns};
+use crate::sync::mutex::lock;
 use crate::sync::progress::{self, with_progress};
 use crate::versions::commit::{RunResult, run};
 use crate::versions::{Ancestor, Operation, RequiredVersion, check_required_version, find_replay};
@@ -97,6 +99,7 @@ struct Replacement<'a> {
     files: Vec<DataFile>,
     files_version: u64,
     finder: RowFinder,
+    cache: Arc<ObjectCache>,
     tombstones: StagedTombstones,
     /// What the versions to change have to descend from.
     ancestor: Ancestor,
@@ -165,6 +168,7 @@ impl<'a> Replacement<'a> {
             files: Vec::new(),
             files_version: base.version,
             finder: RowFinder::default(),
+            cache: Arc::default(),
             tombstones: StagedTombstones::default(),
             ancestor: Ancestor::of(base),
         }
@@ -221,7 +225,9 @@ impl<'a> Replacement<'a> {
                 ..DeletePlan::default()
             });
         };
-        let reader = SnapshotReader::new(self.table, Arc::clone(manifest), Some(filter)).await?;
+        let cache = Some(Arc::clone(&self.cache));
+        let manifest = Arc::clone(manifest);
+        let reader = SnapshotReader::with_cache(self.table, manifest, Some(filter), cache).await?;
         progress::begin_phase("match");
         // The files of the result are those that are written.
         Box::pin(with_progress(None, self.finder.plan(&reader))).await
@@ -284,10 +290,6 @@ fn collect_keys(
             .as_mut()
             .map_or(Ok(()), |key_set| key_set.add(&key_arrays))
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the stream, which fails at a batch with a row that does not satisfy the filter.

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use futures::join;
 
 use super::attempt::{check_readable, commit_id_at};
+use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::lists::{ListWriter, RollLists};
 use super::manifest::Versioned;
@@ -22,8 +23,9 @@ use crate::store::cas::{CasResult, Register, probe_conditional_writes};
 /// not honor conditional writes.
 ///
 /// Crash point: between the manifest and the pointer. The next process that opens the folder puts the pointer.
-/// Late requests: a manifest that lands after another writer's was vacuumed is no commit, which the
-/// newest manifest shows; a pointer that lands late is behind, and writers advance it.
+/// Late requests: a manifest that lands after another writer's was vacuumed is no commit, which the newest manifest
+/// shows; a pointer that lands late is behind, and writers advance it. A removal between the manifest and the pointer
+/// leaves the pointer without what it names, so this process takes it back ([`ErrorKind::CommitConflict`]).
 pub(crate) async fn create_first<M: RollLists>(
     folder: &Folder<M>,
     first: impl FnOnce(u128, DateTime<Utc>) -> M,
@@ -108,6 +110,11 @@ async fn create_manifest<M: Versioned>(folder: &Folder<M>, manifest: M) -> Resul
     // Once the manifest exists, the next process that opens the folder puts the pointer: no error is definite.
     match pointer_created.map_err(unknown)? {
         CasResult::Won(pointer) => {
+            // Where that cannot be read, the pointer stands.
+            if let Ok(false) = folder.is_pointed_at(&pointer.bytes).await {
+                folder.take_back(&pointer.bytes).await.map_err(unknown)?;
+                return find_created(folder, &id).await;
+            }
             folder.observe(1, &id);
             Ok(Snapshot {
                 manifest: Arc::new(manifest),
@@ -124,6 +131,26 @@ async fn create_manifest<M: Versioned>(folder: &Folder<M>, manifest: M) -> Resul
             Ok(newest)
         }
     }
+}
+
+/// The newest version where the first one, which this process created, is missing: others have vacuumed it, or
+/// removed all.
+async fn find_created<M: Versioned>(folder: &Folder<M>, id: &CommitId) -> Result<Snapshot<M>> {
+    let unknown = |cause| CommitError::Unknown {
+        id: id.clone(),
+        cause,
+    };
+    if let Some(newest) = folder.find_newest().await.map_err(unknown)?
+        && commit_id_at(folder, 1).await.map_err(unknown)? == *id
+    {
+        return Ok(newest);
+    }
+    let message = format!(
+        "another process removed the {noun} at {:?} while it was created; create it again",
+        folder.root(),
+        noun = M::NOUN
+    );
+    Err(Error::new(ErrorKind::CommitConflict, message).with_path(folder.root()))
 }
 
 fn already_exists_error<M: Versioned>(folder: &Folder<M>) -> Error {

@@ -6,24 +6,31 @@
 //!
 //! Every change gets the version that has it, or its own error: a change that does not fit the newest
 //! snapshot is left out of the batch, and a change whose timeout is over is dropped while the others are
-//! tried further. If the task ends without a reply, the outcome is [`CommitError::Unknown`].
+//! tried further. If the task ends without a reply, the outcome is [`CommitError::Unknown`], unless it never began.
+//!
+//! A change owns what was written for it ([`Staged`]): who takes it out of the queue, or drops it there, removes that
+//! if no commit names it.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::ancestor::Ancestor;
 use super::backoff::commit_timeout_error;
 use super::change::{Change, OnVersion, check_gc_floor};
-use super::commit::{commit_as, commit_onto};
+use super::commit::{commit_as, commit_written};
 use super::commit_id::CommitId;
 use super::folder::{Folder, Snapshot};
 use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::outcome::{CommitError, CommitOutcome, Committed};
+use super::staged::Staged;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::blocking::NO_THREAD_HINT;
 use crate::sync::in_place::spawn_in_place;
+use crate::sync::mutex::lock;
 use crate::sync::progress;
 
 /// A change that can be committed together with others of its type.
@@ -37,12 +44,12 @@ pub(crate) trait GroupChange<M>: Change<M> + Clone + 'static {
 
 /// The queued changes of a folder, and the lock of the change that leads the next commit.
 #[derive(Debug)]
-struct Queue<M, C> {
+struct Queue<M: Versioned, C> {
     pending: Mutex<Vec<PendingChange<M, C>>>,
     leader: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl<M, C> Default for Queue<M, C> {
+impl<M: Versioned, C> Default for Queue<M, C> {
     fn default() -> Self {
         Self {
             pending: Mutex::default(),
@@ -52,27 +59,29 @@ impl<M, C> Default for Queue<M, C> {
 }
 
 #[derive(Debug)]
-struct PendingChange<M, C> {
+struct PendingChange<M: Versioned, C> {
     id: u128,
     change: C,
+    /// What was written for the change.
+    staged: Staged<M>,
     /// What the versions that it is applied to have to descend from.
     ancestor: Ancestor,
     /// The caller's timeout, for the error message.
     timeout: Duration,
     /// The end of the timeout, by the store's monotonic clock.
     deadline: Duration,
-    /// The id of the group's commit, which the leader sets before it starts.
+    /// The id of the group's commit, which its task sets before it sends anything.
     commit_id: Arc<OnceLock<CommitId>>,
     reply: oneshot::Sender<CommitOutcome<Committed<M>>>,
 }
 
 /// An entry of the queue, which is removed when the ticket is dropped.
-struct QueueTicket<'a, M, C> {
+struct QueueTicket<'a, M: Versioned, C> {
     queue: &'a Queue<M, C>,
     id: u128,
 }
 
-impl<M, C> QueueTicket<'_, M, C> {
+impl<M: Versioned, C> QueueTicket<'_, M, C> {
     /// Removes the change from the queue; None if a leader has taken it.
     fn cancel(&self) -> Option<PendingChange<M, C>> {
         let mut pending = lock(&self.queue.pending);
@@ -81,21 +90,23 @@ impl<M, C> QueueTicket<'_, M, C> {
     }
 }
 
-impl<M, C> Drop for QueueTicket<'_, M, C> {
+impl<M: Versioned, C> Drop for QueueTicket<'_, M, C> {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
 /// Commits a change without an idempotency key, together with others of this process, to a version that descends from
-/// `ancestor`.
+/// `ancestor`. Removes what is staged for it if no commit names it.
 pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     folder: &Folder<M>,
     (change, ancestor): (C, Ancestor),
+    mut staged: Staged<M>,
     cached_snapshot: Option<Snapshot<M>>,
     timeout: Duration,
 ) -> CommitOutcome<Committed<M>> {
     progress::begin_phase("commit");
+    staged.remove_on_drop();
     let clock = folder.store().clock();
     let queue: Arc<Queue<M, C>> = folder.store().shared_state(folder.root());
     let (reply, mut reply_receiver) = oneshot::channel();
@@ -104,6 +115,7 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
     lock(&queue.pending).push(PendingChange {
         id,
         change,
+        staged,
         ancestor,
         timeout,
         deadline: start + timeout,
@@ -136,7 +148,8 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
                         version: None,
                         ancestor: pending.ancestor,
                     };
-                    let committed = commit_onto(folder, &change, None, Duration::ZERO).await;
+                    let staged = pending.staged;
+                    let committed = commit_written(folder, &change, staged, None, Duration::ZERO).await;
                     return committed.map(|committed| committed.after(queue_time));
                 }
             }
@@ -149,16 +162,16 @@ pub(crate) async fn commit_batched<M: RollLists, C: GroupChange<M>>(
 }
 
 fn leader_stopped_error(commit_id: &OnceLock<CommitId>) -> CommitError {
-    let message = "the task that committed the change stopped unexpectedly";
-    let cause = Error::other(message);
-    match commit_id.get() {
-        Some(id) => CommitError::Unknown {
+    if let Some(id) = commit_id.get() {
+        let message = "the task that committed the change stopped unexpectedly";
+        return CommitError::Unknown {
             id: id.clone(),
-            cause,
-        },
-        // It stopped before it could send anything.
-        None => CommitError::NotCommitted(cause),
+            cause: Error::other(message),
+        };
     }
+    let message =
+        "nothing was committed: no thread began the commit, as where the system has none for it";
+    CommitError::NotCommitted(Error::other(message).with_hint(NO_THREAD_HINT))
 }
 
 /// Starts a task that commits all queued changes and then releases the leader lock.
@@ -172,10 +185,6 @@ fn lead_group_commit<M: RollLists, C: GroupChange<M>>(
     // The caller of a closed reply has been cancelled: its change is not committed.
     pending.retain(|entry| !entry.reply.is_closed());
     let commit_id = CommitId::new(folder.store().clock().new_id());
-    for entry in &pending {
-        // Each entry is taken by one leader.
-        let _ = entry.commit_id.set(commit_id.clone());
-    }
     let folder = folder.clone();
     let is_local = folder.store().local().is_some();
     let task = async move {
@@ -202,6 +211,11 @@ async fn commit_pending<M: RollLists, C: GroupChange<M>>(
     mut cached_snapshot: Option<Snapshot<M>>,
 ) {
     let clock = folder.store().clock();
+    for entry in &mut pending {
+        // Each entry is taken by one leader.
+        let _ = entry.commit_id.set(commit_id.clone());
+        entry.staged.keep_on_drop();
+    }
     while let Some(earliest_deadline) = pending.iter().map(|entry| entry.deadline).min() {
         let changes = pending.iter();
         let changes = changes.map(|entry| (entry.change.clone(), entry.ancestor.clone()));
@@ -220,7 +234,7 @@ async fn commit_pending<M: RollLists, C: GroupChange<M>>(
         let now = clock.monotonic();
         let is_timed_out = earliest_deadline <= now
             && matches!(&result, Err(CommitError::NotCommitted(e)) if e.kind() == ErrorKind::CommitConflict);
-        let mut rest = Vec::new();
+        let (mut rest, mut refused) = (Vec::new(), Vec::new());
         let per_change = rejections
             .into_iter()
             .chain(std::iter::repeat_with(|| None));
@@ -237,11 +251,23 @@ async fn commit_pending<M: RollLists, C: GroupChange<M>>(
                 )),
                 (Err(e), None) => Err(e.duplicate()),
             };
-            // A failed send means that the caller has been cancelled.
-            let _ = entry.reply.send(reply);
+            match reply {
+                Err(error) => refused.push(refuse(entry, error)),
+                // A failed send means that the caller has been cancelled.
+                committed => drop(entry.reply.send(committed)),
+            }
         }
+        // The others have their replies.
+        join_all(refused).await;
         pending = rest;
     }
+}
+
+/// Removes what was written for a change, unless it may have been committed, before its caller has the error.
+async fn refuse<M: Versioned, C>(entry: PendingChange<M, C>, error: CommitError) {
+    entry.staged.end(&error).await;
+    // As for one that was committed.
+    let _ = entry.reply.send(Err(error));
 }
 
 /// Several changes as one, and for each the error with which the last attempt left it out.
@@ -278,8 +304,4 @@ impl<M: Versioned, C: GroupChange<M>> Change<M> for ChangeBatch<'_, M, C> {
         // Every change has its own, which `apply` checks.
         None
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -50,6 +50,28 @@ impl<M: Clone> Committed<M> {
     }
 }
 
+/// How an operation ended that did not fail.
+pub(crate) enum RunResult<M, C> {
+    /// It was committed, as this change.
+    Committed(Committed<M>, C),
+    /// An earlier commit had the same idempotency key.
+    Replayed(Committed<M>),
+    /// There was nothing to change in this snapshot.
+    Unchanged(Snapshot<M>),
+}
+
+impl<M, C> RunResult<M, C> {
+    /// The commit of a change that needs no plan.
+    pub(super) fn into_committed(self) -> CommitOutcome<Committed<M>> {
+        match self {
+            Self::Committed(committed, _) | Self::Replayed(committed) => Ok(committed),
+            Self::Unchanged(_) => Err(CommitError::NotCommitted(Error::other(
+                "internal error: a change without a plan changed nothing",
+            ))),
+        }
+    }
+}
+
 /// Why a commit did not succeed.
 #[derive(Debug)]
 pub(crate) enum CommitError {
@@ -79,8 +101,8 @@ impl CommitError {
         }
     }
 
-    /// Whether the objects that were written for the commit are to be removed. While the store is
-    /// unavailable, and for a caller who has been cancelled, that is left to a vacuum.
+    /// Whether the objects that were written for the commit are to be removed before the call ends. While the store is
+    /// unavailable, that is left to a vacuum; a caller who has been cancelled does not wait for it.
     pub(crate) fn allows_removal(&self) -> bool {
         match self {
             Self::NotCommitted(error) => {
@@ -88,6 +110,11 @@ impl CommitError {
             }
             Self::Unknown { .. } => false,
         }
+    }
+
+    /// Whether nothing was committed because the caller has been cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        matches!(self, Self::NotCommitted(error) if error.kind() == ErrorKind::Cancelled)
     }
 
     /// Whether a change that was planned from a snapshot alone can be planned again on a newer one.

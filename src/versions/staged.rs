@@ -2,9 +2,14 @@
 //!
 //! Nothing is removed but what this operation created. A removal that fails is logged: a vacuum removes
 //! the objects later.
+//!
+//! Where a call is cancelled, its futures are dropped: then the objects are removed in the background, as long as no
+//! commit that names them may have been sent ([`Staged::remove_on_drop`]). A request for one of them that was under way
+//! may land later; that object is left to a vacuum, as are all where the process ends first.
 
 use super::folder::Folder;
 use super::manifest::Versioned;
+use super::outcome::CommitError;
 
 /// The paths of written objects that no commit names, relative to the folder.
 #[derive(Debug)]
@@ -13,6 +18,7 @@ pub(crate) struct Staged<M: Versioned> {
     paths: Vec<String>,
     /// Objects of an earlier plan, which the next commit does not name.
     retired: Vec<String>,
+    is_removed_on_drop: bool,
 }
 
 impl<M: Versioned> Staged<M> {
@@ -21,6 +27,29 @@ impl<M: Versioned> Staged<M> {
             folder: folder.clone(),
             paths: Vec::new(),
             retired: Vec::new(),
+            is_removed_on_drop: false,
+        }
+    }
+
+    /// From now on the objects go when this is dropped: no commit names them, or will.
+    pub(crate) fn remove_on_drop(&mut self) {
+        self.is_removed_on_drop = true;
+    }
+
+    /// From now on the objects stay when this is dropped: a commit may name them.
+    pub(crate) fn keep_on_drop(&mut self) {
+        self.is_removed_on_drop = false;
+    }
+
+    /// After an error of the commit that names the objects: removes them, unless it may have been made.
+    pub(crate) async fn end(mut self, error: &CommitError) {
+        if error.allows_removal() {
+            self.remove_all().await;
+        } else if error.is_cancelled() {
+            // A caller who has been cancelled does not wait.
+            self.remove_on_drop();
+        } else {
+            self.keep_on_drop();
         }
     }
 
@@ -44,10 +73,27 @@ impl<M: Versioned> Staged<M> {
         remove(&self.folder, &retired).await;
     }
 
-    /// Removes all objects.
+    /// Removes all objects. A removal whose future is dropped is done in the background.
     pub(crate) async fn remove_all(mut self) {
         self.paths.append(&mut self.retired);
+        self.remove_on_drop();
         remove(&self.folder, &self.paths).await;
+        self.keep_on_drop();
+    }
+}
+
+impl<M: Versioned> Drop for Staged<M> {
+    fn drop(&mut self) {
+        let mut paths = std::mem::take(&mut self.paths);
+        paths.append(&mut self.retired);
+        if !self.is_removed_on_drop || paths.is_empty() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let folder = self.folder.clone();
+        runtime.spawn(async move { remove(&folder, &paths).await });
     }
 }
 

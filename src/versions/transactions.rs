@@ -9,7 +9,7 @@
 //! one that is not what the manifest says.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -24,6 +24,7 @@ use super::names;
 use super::outcome::Committed;
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::sync::hash::Sha3;
+use crate::sync::mutex::lock;
 
 const HASH_BYTES: usize = 16;
 const RECORD_BYTES: usize = 48;
@@ -182,7 +183,7 @@ async fn load_all<M: Versioned>(
     header: ManifestHeader<'_>,
 ) -> Result<Vec<Arc<Vec<Record>>>> {
     let cache: Arc<LoadedLists> = folder.store().shared_state(folder.root());
-    let lock_cache = || cache.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock_cache = || lock(&cache.0);
     let known = lock_cache().clone();
     let reads = header.older_transactions.iter().map(|list| {
         let known = known.get(&list.path).cloned();

@@ -27,7 +27,7 @@ use pds::testing::{faulty_memory, test_store};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit, was_committed};
 use pds::versions::vacuum::vacuum;
 
-fn new_table() -> NewTable {
+pub(crate) fn new_table() -> NewTable {
     NewTable {
         schema: TableSchema::default(),
         arrow_schema: Bytes::new(),

@@ -1,18 +1,18 @@
 //! Advisory locks of local files, and the changes that are made under them.
 //!
-//! A [`FileLock`] is on the open file itself (`flock`), which works on local file systems and, because the file is open
-//! for writing, on NFS. After a file is locked, its name is checked: if another file was renamed over it meanwhile,
-//! that file must be locked instead. A lock ends with its owner, however the owner ends. A [`LockCell`] shares a lock
-//! with blocking tasks that outlive a cancelled future.
+//! A [`FileLock`] is on the open file itself (`flock`), which works on local file systems and, because the file is
+//! open for writing, on NFS. After a file is locked, its name is checked: if another file was renamed over it
+//! meanwhile, that file must be locked instead. A lock ends with its owner, however the owner ends: a forked child
+//! does not have it ([`OwnFile`]). A [`LockCell`] shares a lock with blocking tasks that outlive a cancelled future.
 //!
 //! Errors are `object_store`'s: `Precondition` where a file is not the expected version, or is no longer the one that
 //! was locked. A change waits for another lock of its file for 5 s, then it fails, which becomes `ErrorKind::Locked`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind as IoKind, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path as FsPath;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,8 @@ use crate::store::condition::Condition;
 use crate::store::content_tag::content_tag;
 use crate::store::failure::{map_io_error, map_write_error, precondition_error};
 use crate::store::process_id::ProcessId;
+use crate::sync::fork::OwnFile;
+use crate::sync::mutex;
 
 /// How often and how long a change waits for another change of the same file. Changes take microseconds; a lock that
 /// is held for longer is held on purpose.
@@ -35,13 +37,16 @@ const LOCK_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// A locked file. Dropping it unlocks.
 #[derive(Debug)]
 pub struct FileLock {
-    file: File,
+    file: OwnFile,
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing the file does not suffice: a forked child has it open too.
-        let _ = flock(&self.file, FlockOperation::Unlock);
+        // Closing the file does not suffice: a child whose fork was not announced has it open too.
+        let unlock = FlockOperation::Unlock;
+        let _ = self
+            .file
+            .with(|file| flock(&*file, unlock).map_err(io::Error::from));
     }
 }
 
@@ -57,12 +62,12 @@ impl LockCell {
 
     /// Takes the lock out, to release it.
     pub fn take(&self) -> Option<FileLock> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        mutex::lock(&self.0).take()
     }
 
     /// Runs `change` on the lock, which stays in the cell whatever comes of it; None if the lock was taken out.
     pub fn change<T>(&self, change: impl FnOnce(&mut FileLock) -> T) -> Option<T> {
-        let mut lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = mutex::lock(&self.0);
         lock.as_mut().map(change)
     }
 }
@@ -94,18 +99,31 @@ enum LockAttempt {
 
 impl FileLock {
     fn read_content(&mut self) -> io::Result<Bytes> {
-        let mut bytes = Vec::new();
-        self.file.rewind()?;
-        self.file.read_to_end(&mut bytes)?;
-        Ok(bytes.into())
+        let content = self.file.with(|file| {
+            let mut bytes = Vec::new();
+            file.rewind()?;
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        })?;
+        Ok(content.unwrap_or_default().into())
     }
 
     fn matches_e_tag(&mut self, e_tag: &str) -> io::Result<bool> {
-        Ok(etag(&self.file.metadata()?) == e_tag || content_tag(&self.read_content()?) == e_tag)
+        let Some(own) = self.metadata()? else {
+            return Ok(false);
+        };
+        Ok(etag(&own) == e_tag || content_tag(&self.read_content()?) == e_tag)
+    }
+
+    /// None in a child of the process that locked the file.
+    fn metadata(&self) -> io::Result<Option<fs::Metadata>> {
+        self.file.with(|file| file.metadata())
     }
 
     fn is_at(&self, path: &FsPath) -> io::Result<bool> {
-        let own = self.file.metadata()?;
+        let Some(own) = self.metadata()? else {
+            return Ok(false);
+        };
         match fs::symlink_metadata(path) {
             Ok(current) => Ok((current.dev(), current.ino()) == (own.dev(), own.ino())),
             Err(e) if e.kind() == IoKind::NotFound => Ok(false),
@@ -123,20 +141,23 @@ fn try_lock(path: &FsPath, create: bool) -> io::Result<LockAttempt> {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
     };
-    let file = open(true).or_else(|e| match e.kind() {
-        // Another user's file, whose folder may be writable all the same. Only NFS needs write access for a lock.
-        IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
-            open(false).map_err(|second| match second.kind() {
-                IoKind::NotFound if create => e,
-                _ => second,
-            })
-        }
-        _ => Err(e),
-    })?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(LockAttempt::Busy),
-        Err(e) => return Err(e.into()),
+    let open_any = || {
+        open(true).or_else(|e| match e.kind() {
+            // Another user's file, whose folder may be writable all the same. Only NFS needs write access for a lock.
+            IoKind::PermissionDenied | IoKind::ReadOnlyFilesystem => {
+                open(false).map_err(|second| match second.kind() {
+                    IoKind::NotFound if create => e,
+                    _ => second,
+                })
+            }
+            _ => Err(e),
+        })
+    };
+    let file = OwnFile::open(open_any)?;
+    match file.with(|file| Ok(flock(&*file, FlockOperation::NonBlockingLockExclusive)))? {
+        Some(Ok(())) => {}
+        None | Some(Err(rustix::io::Errno::WOULDBLOCK)) => return Ok(LockAttempt::Busy),
+        Some(Err(e)) => return Err(e.into()),
     }
     let lock = FileLock { file };
     Ok(if lock.is_at(path)? {
@@ -212,16 +233,15 @@ impl LocalStore {
     pub fn replace_locked(&self, lock: &mut FileLock, key: &Path, bytes: &[u8]) -> Result<()> {
         let path = self.resolve_entry(key)?;
         check_is_current(lock, key, &path)?;
-        let (file, temp) = self.create_temp(key, &ProcessId::current().tag())?;
-        let new_lock = FileLock { file };
-        let result = flock(&new_lock.file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(io::Error::from)
-            .and_then(|()| (&new_lock.file).write_all(bytes))
+        let (mut file, temp) = self.create_temp(key, &ProcessId::current().tag())?;
+        let result = file
+            .write_all(bytes)
             .map_err(|e| map_io_error(key, e))
-            .and_then(|()| self.sync_file(&temp, &new_lock.file))
-            .and_then(|()| self.rename_over_unsynced(&temp, key));
+            .and_then(|()| self.sync_file(&temp, &file))
+            .and_then(|()| self.lock_temp(&temp))
+            .and_then(|new_lock| Ok((new_lock, self.rename_over_unsynced(&temp, key)?)));
         match result {
-            Ok(target) => {
+            Ok((new_lock, target)) => {
                 *lock = new_lock;
                 self.sync_folder_of(key, &target)
             }
@@ -229,6 +249,15 @@ impl LocalStore {
                 self.remove_temp(&temp);
                 Err(e)
             }
+        }
+    }
+
+    /// Locks a hidden file of this call.
+    fn lock_temp(&self, temp: &Path) -> Result<FileLock> {
+        let locked = try_lock(&self.resolve_entry(temp)?, false);
+        match locked.map_err(|e| map_io_error(temp, e))? {
+            LockAttempt::Acquired(lock) => Ok(lock),
+            LockAttempt::Busy | LockAttempt::Moved => Err(precondition_error(temp)),
         }
     }
 

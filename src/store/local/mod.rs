@@ -82,6 +82,11 @@ impl LocalStore {
         }
     }
 
+    /// The folder of the store.
+    pub(super) fn root(&self) -> &FsPath {
+        &self.root
+    }
+
     /// Whether changes are on the disk before they are reported.
     pub(super) fn is_durable(&self) -> bool {
         self.durable

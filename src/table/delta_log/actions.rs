@@ -51,6 +51,9 @@ pub(super) struct DeltaExportState {
     pub(super) created_at: TimestampMicros,
     /// The first hexadecimal digits of the hash of the metadata.
     pub(super) metadata_hash: String,
+    /// A random id of the log: files of one that is written anew differ from those it replaces, also in their ETags.
+    #[serde(default)]
+    pub(super) epoch: String,
 }
 
 /// What a reader and a writer have to know.

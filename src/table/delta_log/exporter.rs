@@ -36,6 +36,7 @@ pub(super) struct Exporter<'t> {
     left_out: Vec<u32>,
     table_id: String,
     created_at: TimestampMicros,
+    epoch: String,
     features: BTreeSet<String>,
     /// Of the newest version that was exported; None before the first.
     metadata_hash: Option<String>,
@@ -72,6 +73,7 @@ impl<'t> Exporter<'t> {
             left_out,
             table_id: to_uuid(identity.commit_id.as_str()),
             created_at: identity.created_at,
+            epoch: format!("{:032x}", table.store().clock().new_id()),
             features: BTreeSet::new(),
             metadata_hash: None,
             last: None,
@@ -205,6 +207,7 @@ impl<'t> Exporter<'t> {
         self.left_out.clone_from(&state.left_out);
         self.table_id.clone_from(&state.table_id);
         self.created_at = state.created_at;
+        self.epoch.clone_from(&state.epoch);
         self.features = state.features.iter().cloned().collect();
         self.metadata_hash = Some(state.metadata_hash.clone());
         self.last = Some(state);
@@ -340,6 +343,7 @@ impl<'t> Exporter<'t> {
             table_id: self.table_id.clone(),
             created_at: self.created_at,
             metadata_hash: head.metadata_hash.clone(),
+            epoch: self.epoch.clone(),
         }
     }
 

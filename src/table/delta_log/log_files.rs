@@ -146,6 +146,11 @@ impl Log {
         objects.into_iter().map(|(_, path)| path).collect()
     }
 
+    /// The ETag of an object, by its path relative to the table.
+    pub(super) fn e_tag(&self, path: &str) -> Option<&str> {
+        self.e_tags.get(path).map(String::as_str)
+    }
+
     fn is_empty(&self) -> bool {
         self.commits.is_empty() && self.checkpoints.is_empty()
     }
@@ -334,8 +339,9 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
         }
         store.delete(&table.path(LAST_CHECKPOINT)).await?;
         for path in log.objects_below(u64::MAX).iter().rev() {
-            let e_tag = log.e_tags.get(path).map(String::as_str);
-            store.delete_unchanged(&table.path(path), e_tag).await?;
+            store
+                .delete_unchanged(&table.path(path), log.e_tag(path))
+                .await?;
         }
     }
     let message =

@@ -5,8 +5,10 @@
 //! not of any later version, because its name never comes back (`docs/design/2026-11-27-export-delta.md`).
 //!
 //! Crash points: vectors go first, then the newest commits, so what is left is a log that ends earlier, of versions
-//! whose files are gone anyway. Late requests: a commit of such a version that comes after its removal is created again,
-//! below the first checkpoint; readers of retained versions do not look there.
+//! whose files are gone anyway. Late requests: a commit of such a version that comes after its removal is created
+//! again, below the first checkpoint; readers of retained versions do not look there. The names of commits and
+//! checkpoints recur where the table is dropped and created again, so each is removed by the ETag with which it was
+//! listed.
 
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -18,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::table::Table;
 use crate::table::format::TableManifest;
 
-/// The number of commits that are read at once, and of objects that one request removes.
+/// The number of commits that are read at once, and of objects that are removed in any order.
 const CONCURRENT_READS: usize = 16;
 const REMOVED_AT_ONCE: usize = 100;
 
@@ -37,6 +39,7 @@ pub(in crate::table) async fn prune(
     if old.is_empty() || !log_files::is_sound(table, floor).await? {
         return Ok(0);
     }
+    table.store().learn_conditions(table.root()).await;
     let commits: Vec<String> = log.commits_below(floor).map(log_files::commit).collect();
     let mut reads = stream::iter(&commits)
         .map(|commit| async move {
@@ -53,9 +56,12 @@ pub(in crate::table) async fn prune(
         removed += paths.len();
     }
     drop(reads);
-    for objects in old.rchunks(REMOVED_AT_ONCE) {
-        let paths: Vec<String> = objects.iter().map(|path| table.path(path)).collect();
-        table.store().delete_all(&paths).await?;
+    for paths in old.rchunks(REMOVED_AT_ONCE) {
+        let objects = paths.iter().map(|path| {
+            let e_tag = log.e_tag(path).map(str::to_owned);
+            (table.path(path), e_tag)
+        });
+        table.store().delete_listed(objects.collect()).await?;
     }
     Ok(removed)
 }

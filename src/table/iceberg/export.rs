@@ -151,11 +151,12 @@ async fn try_export(table: &Table, options: &IcebergOptions) -> Result<Option<Ic
         }
     };
     folder::name_newest(table, version).await?;
+    let listing = Listing::list(table).await?;
     let newest = table.newest().await?.manifest;
     if version <= newest.version && !newest.retains(version) {
         return Ok(None);
     }
-    folder::remove_expired(table, &newest).await?;
+    folder::remove_expired(table, &listing, &newest).await?;
     let (versions, bytes) = written;
     Ok(Some(IcebergExport {
         version,

@@ -17,6 +17,7 @@ pub(in crate::table) async fn export_again(table: &Table) -> Result<()> {
     if !is_exported(table).await? {
         return Ok(());
     }
+    table.store().learn_conditions(table.root()).await;
     export_iceberg(table, &IcebergOptions::default()).await?;
     Ok(())
 }

@@ -331,3 +331,14 @@ def test_a_deletion_that_is_denied_is_sent_once(monkeypatch: pytest.MonkeyPatch)
             files.delete_folder("d", recursive=True)
         assert caught.value.path == "d/x"
         assert server.snapshot() == {"d/x": b"x"}
+
+
+def test_a_name_that_is_busy_after_an_attempt_without_an_answer() -> None:
+    """The first attempt may still land."""
+    with ScriptedS3() as server:
+        files = store(server)
+        lost = server.on("put", "x", "drop")
+        server.add(Rule(lambda r: r.touches("put", "x") and lost.hit.is_set(), "409"))
+        error = ended(lambda: files.write("x", b"1"))
+        assert isinstance(error, pds.BackendUnavailable), repr(error)
+        assert "may have been created" in str(error)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -17,6 +21,7 @@ import pds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 ROWS = pa.table({"n": list(range(1000)), "s": [str(n) for n in range(1000)]})
 LIMIT_SECONDS = 30
@@ -181,6 +186,64 @@ def shared(request: pytest.FixtureRequest) -> pds.ParquetDatasetStore:
     ds = pds.ParquetDatasetStore(request.getfixturevalue(f"{request.param}_store"))
     ds.write_dataset(ROWS, "before")
     return ds
+
+
+# A thread overwrites a dataset whose files are locked; once its intent says what it does, the process forks.
+FORKS_WHILE_IT_PUBLISHES = """
+import contextlib, gc, json, os, pathlib, sys, threading, time
+import pyarrow as pa
+import pds
+
+ds = pds.ParquetDatasetStore(pds.Store(sys.argv[1]))
+rows = pa.table({"n": list(range(10))})
+write = threading.Thread(target=lambda: ds.write_dataset(rows, "a", overwrite=True), daemon=True)
+write.start()
+phase = None
+while phase != "active":
+    time.sleep(0.001)
+    with contextlib.suppress(OSError, ValueError):
+        phase = json.loads(pathlib.Path(sys.argv[2]).read_bytes())["phase"]
+child = os.fork()
+if child == 0:
+    gc.collect()
+    time.sleep(600)
+print(child, flush=True)
+write.join()
+time.sleep(600)
+"""
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_a_child_does_not_keep_the_lease_of_its_killed_parent(tmp_path: Path) -> None:
+    ds = pds.ParquetDatasetStore(pds.Store(tmp_path.as_uri()), max_rows_per_file=300)
+    ds.write_dataset(ROWS, "a")
+    intent = tmp_path / "a" / "_publish.json"
+    command = [sys.executable, "-c", FORKS_WHILE_IT_PUBLISHES, tmp_path.as_uri(), str(intent)]
+    with contextlib.ExitStack() as locked:
+        for path in (tmp_path / "a").iterdir():
+            fcntl.flock(locked.enter_context(path.open("r+b")), fcntl.LOCK_EX)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as publisher:
+            try:
+                assert publisher.stdout is not None
+                child = int(publisher.stdout.readline())
+                assert _is_locked(intent)
+            finally:
+                publisher.kill()
+    try:
+        assert not _is_locked(intent)
+        ds.write_dataset(ROWS.slice(1), "a", overwrite=True)
+        assert ds.read_dataset("a").equals(ROWS.slice(1))
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_writes_of_a_child_are_seen(shared: pds.ParquetDatasetStore) -> None:

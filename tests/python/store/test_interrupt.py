@@ -189,6 +189,77 @@ def test_files_that_have_their_names_are_removed(
         assert server.snapshot().keys() == before.keys()
 
 
+def _interrupt_at(rule: Rule, call: Callable[[], object]) -> None:
+    """Have Ctrl-C come while the request that a rule hits has no answer."""
+
+    def interrupt() -> None:
+        rule.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    thread.join()
+
+
+CHANGES: dict[str, Callable[[pds.Table], object]] = {
+    "append": lambda table: table.append(ROWS),
+    "append with a key": lambda table: table.append(ROWS, idempotency_key="k"),
+    "upsert": lambda table: table.upsert(ROWS),
+    "overwrite": lambda table: table.overwrite(ROWS, where="n % 5 > 0"),
+}
+
+
+def _changed_table(server: ScriptedS3) -> pds.Table:
+    store = pds.Store("s3://bucket/p", storage_options=server.options() | {"stall_timeout": "60"})
+    pds.Table.create(store, "t", ROWS.schema, key="n").append(pa.table({"n": range(1, 20)}))
+    # Another handle has read nothing yet.
+    return pds.Table(pds.Store("s3://bucket/p", storage_options=server.options() | {"stall_timeout": "60"}), "t")
+
+
+@pytest.mark.parametrize("name", ["upsert", "overwrite"])
+def test_files_of_a_change_that_is_not_committed_yet_are_removed(name: str) -> None:
+    """They are there, and the rows to replace are being read, when Ctrl-C comes."""
+    with ScriptedS3() as server:
+        table = _changed_table(server)
+        before = server.snapshot().keys()
+        reading = server.add(Rule(lambda r: r.verb == "get" and "/data/" in r.key, "hold", times=1))
+        _interrupt_at(reading, lambda: CHANGES[name](table))
+        server.released.set()
+        wrote = [seen for seen in server.seen if seen.verb == "put" and "/data/" in seen.key and seen.key not in before]
+        assert wrote
+        limit = time.monotonic() + 30
+        while server.snapshot().keys() != before and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert server.snapshot().keys() == before
+        CHANGES[name](table)
+        assert table.version == 3
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_files_that_a_commit_may_name_stay(name: str) -> None:
+    """The manifest is there, but not its answer, when Ctrl-C comes."""
+    with ScriptedS3() as server:
+        table = _changed_table(server)
+        before = server.snapshot().keys()
+        manifest = server.add(Rule(lambda r: r.verb == "put" and "/manifest/" in r.key, "hold after", times=1))
+        _interrupt_at(manifest, lambda: CHANGES[name](table))
+        written = {key for key in server.snapshot().keys() - before if "/data/" in key}
+        assert written
+        server.released.set()
+        # What is still done in the background is done by then.
+        time.sleep(1)
+        assert written <= server.snapshot().keys()
+        after = pds.Table(pds.Store("s3://bucket/p", storage_options=server.options()), "t")
+        # Whoever comes next finds the manifest, if the pointer does not name it yet.
+        after.append(pa.table({"n": [100]}))
+        assert after.version == 4
+        kept = {n for n in range(1, 20) if name.startswith("append") or (name == "upsert" and n > 3) or n % 5 == 0}
+        rows = after.scan().to_pyarrow()["n"].to_pylist()
+        assert sorted(rows) == sorted([*kept, 1, 2, 3, 100])
+
+
 @pytest.mark.parametrize("name", ["overwrite", "delete_dataset", "clean_dataset"])
 def test_waiting_for_another_writer_ends(name: str) -> None:
     with ScriptedS3() as server:

@@ -120,6 +120,22 @@ def test_a_move_whose_upload_is_aborted_keeps_its_source(server: ScriptedS3) -> 
     assert (_content(server, "a"), _content(server, "b")) == (BYTES, b"old")
 
 
+def test_another_object_of_the_same_size_is_not_taken_for_the_copy(server: ScriptedS3) -> None:
+    files = _files(server)
+    server.bucket.put_object("a", BYTES)
+    server.bucket.put_object("b", b"old")
+    complete = server.add(Rule(lambda r: r.touches("complete", "b"), "pause", times=1))
+    move = Call(lambda: files.move("a", "b", overwrite=True))
+    complete.wait()
+    server.bucket.uploads.clear()
+    rival = b"y" * len(BYTES)
+    server.bucket.put_object("b", rival)
+    complete.resume()
+    assert isinstance(move.wait().error, pds.BackendUnavailable), repr(move.error)
+    assert "replaced meanwhile" in str(move.error)
+    assert (_content(server, "a"), _content(server, "b")) == (BYTES, rival)
+
+
 def test_a_large_slice_is_ingested(server: ScriptedS3) -> None:
     """Its name, a hash, is known when all of it is uploaded."""
     numbers = np.random.default_rng(1).integers(0, 1 << 62, 3_000_000)

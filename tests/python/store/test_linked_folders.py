@@ -78,6 +78,31 @@ def test_a_folder_of_a_table(tmp_path: Path, folder: str, verb: str) -> None:
     assert _content(tmp_path) == before
 
 
+@pytest.mark.parametrize("folder", ["_delta_log", "_dv", "metadata"])
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_link_with_the_name_of_an_export_that_a_table_never_had(
+    tmp_path: Path, folder: str, *, is_inside: bool
+) -> None:
+    root = tmp_path / "root"
+    target = (root if is_inside else tmp_path) / "elsewhere"
+    (target / "manifests").mkdir(parents=True)
+    root.mkdir(exist_ok=True)
+    files = ["notes.txt", "manifests/deletion_vector_1.bin", "deletion_vector_00000000-0000-0000-0000-000000000000.bin"]
+    for name in files:
+        (target / name).write_text("of another tool")
+    store = pds.Store(root)
+    table = pds.Table.create(store, "t", ROWS.schema)
+    for _ in range(3):
+        table.overwrite(ROWS)
+    (root / "t" / folder).symlink_to(target)
+    before = _content(target)
+    assert table.vacuum(NOW).files
+    assert table.scan().to_pyarrow().equals(ROWS)
+    pds.Table.drop(store, "t")
+    assert _content(target) == before
+    assert _content(root / "t") == {folder: target}
+
+
 def test_another_tables_files_stay(tmp_path: Path) -> None:
     """Why: those that only the other table lists would be removed as files that no version lists."""
     store = pds.Store(tmp_path)

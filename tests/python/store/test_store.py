@@ -372,3 +372,14 @@ def test_a_move_to_another_device(tmp_path: Path, overwrite: bool) -> None:
             assert store.read_bytes(target) == content
             assert list(tmp_path.iterdir()) == []
             assert [path.name for path in (Path(other) / "a").iterdir()] == ["y"]
+
+
+def test_names_that_are_too_long_for_the_file_system(tmp_path: Path) -> None:
+    name = "x" * 300
+    with pytest.raises(pds.InvalidPath, match="too long") as caught:
+        pds.list(tmp_path / name)
+    # The path of the store itself is an empty one.
+    assert str(tmp_path / name) in str(caught.value)
+    with pytest.raises(pds.InvalidPath, match="too long") as caught:
+        pds.Store(tmp_path).write(name, b"")
+    assert caught.value.path == name

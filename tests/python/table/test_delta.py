@@ -277,9 +277,12 @@ def test_a_drop_removes_the_log_and_nothing_else(table: pds.Table, tmp_path: Pat
 
 def test_a_vacuum_beside_a_log_of_another_system(table: pds.Table, tmp_path: Path) -> None:
     table.append(make_rows(range(10)))
-    (tmp_path / "t" / "_delta_log").mkdir()
-    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"commitInfo":{"timestamp":1}}\n')
+    log = tmp_path / "t" / "_delta_log"
+    log.mkdir()
+    (theirs := log / f"{0:020}.json").write_text('{"commitInfo":{"timestamp":1}}\n')
     table.vacuum(dt.timedelta(0))
+    assert list(log.iterdir()) == [theirs]
+    assert theirs.read_text() == '{"commitInfo":{"timestamp":1}}\n'
 
 
 def test_an_expired_log_of_unknown_origin(table: pds.Table, tmp_path: Path) -> None:
