@@ -1,7 +1,8 @@
 """What some rows of a file of one row group cost: requests and the share of the file's bytes, and the file's size.
 
-`python benches/python/pages.py` prints the table of docs/benchmarks.md ("Pages"); with `--sizes` the bytes of each
-column's file and the processor time to read it, to be compared with another build's.
+`PYTHONPATH=tools python benches/python/pages.py` prints the table of docs/benchmarks.md ("Pages"), counted by a client
+that has opened the table on the S3 server of the tests and read nothing of it. With `--sizes` it prints the bytes of
+each column's file, in memory, and the processor time to read it, to be compared with another build's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import pds
+from servers import S3Server
 
 ROWS = 1 << 20
 PREDICATES = [
@@ -40,15 +42,20 @@ def _rows() -> pa.Table:
 
 
 def _print_costs(rows: pa.Table) -> None:
-    store = pds.Store("memory://")
-    table = pds.Table.create(store, "t", rows.schema, key="id")
-    table.append(rows)
-    size = table.files()["size_bytes"][0].as_py()
+    with S3Server.start("pds-bench") as server:
+        table = pds.Table.create(pds.Store(server.url("pages"), server.options()), "t", rows.schema, key="id")
+        table.append(rows)
+        _print_costs_on(server, table.files()["size_bytes"][0].as_py(), rows)
+
+
+def _print_costs_on(server: S3Server, size: int, rows: pa.Table) -> None:
     print("| rows | columns | requests, by pages | bytes, by pages | requests, by chunks | bytes, by chunks |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for predicate, columns in PREDICATES:
         figures = []
         for use_stats in (True, False):
+            store = pds.Store(server.url("pages"), server.options())
+            table = pds.Table(store, "t")
             store.reset_metrics()
             table.scan(where=predicate, columns=columns, use_stats=use_stats).to_pyarrow()
             metrics = store.metrics()

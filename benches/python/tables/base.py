@@ -34,6 +34,7 @@ ALL_KINDS = frozenset(
         "delete-range",
         "lookup",
         "open",
+        "scan-files",
         "scan-full",
         "scan-range",
         "writers",
@@ -53,7 +54,7 @@ class TableSystem(abc.ABC):
     title: ClassVar[str]
     package: ClassVar[str]
     kinds: ClassVar[frozenset[str]] = ALL_KINDS
-    stores: ClassVar[frozenset[str]] = frozenset({"local", "s3"})
+    stores: ClassVar[frozenset[str]] = frozenset({"local", "s3", "slow"})
     # Whether an open table keeps other processes out.
     exclusive: ClassVar[bool] = False
 
@@ -97,6 +98,10 @@ class TableSystem(abc.ABC):
     @abc.abstractmethod
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Rows in memory: all, or those with keys from the first to the last."""
+
+    def scan_by_two(self, name: str) -> pa.Table:
+        """All rows in memory, read of two files at a time."""
+        self.refuse(f"read two files of {name} at a time")
 
     def build(self, name: str, rows: pa.Table, files: int) -> None:
         """Makes a table of many equal files, behind the system's back where that is faster."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-STORES = {"local": "local disk", "s3": "S3 server"}
+STORES = {"local": "local disk", "s3": "S3 server", "slow": "S3 server over 30 ms"}
 ROWS = 12_000_000
 SMALL_ROWS = 1_000
 FILES = (10, 1_000, 100_000)
+FAST = ("local", "s3")
+SLOW = ("slow",)
+# All rows of a table of so many files are read over the slow line.
+SCANNED_FILES = 500
 WRITERS = (1, 4, 8)
 
 
@@ -65,11 +69,12 @@ class Op:
     kind: str
     table: str
     size: int = 0
+    stores: tuple[str, ...] = FAST
 
     @property
     def changes(self) -> bool:
         """Whether it leaves the table other than it was."""
-        return self.kind not in {"scan-range", "scan-full", "lookup", "open", "count"}
+        return self.kind not in {"scan-range", "scan-full", "scan-files", "scan-by-two", "lookup", "open", "count"}
 
 
 def _files(count: int) -> dict[str, Op]:
@@ -78,6 +83,15 @@ def _files(count: int) -> dict[str, Op]:
         f"open-{count}": Op(f"open, {count:,} files", table, "open", table, count),
         f"count-{count}": Op(f"open and count the files, {count:,} files", table, "count", table, count),
         f"commit-{count}": Op(f"open and append 1,000 rows, {count:,} files", table, "commit", table, count),
+    }
+
+
+def _scans_of_files(count: int) -> dict[str, Op]:
+    """And by two readers of one file each, which is what pds once did by itself."""
+    title, table = f"scan {count} files of 1,000 rows", f"files-{count}"
+    return {
+        f"scan-{count}": Op(title, table, "scan-files", table, count, SLOW),
+        f"scan-{count}-by-two": Op(f"{title}, two at a time", table, "scan-by-two", table, count, SLOW),
     }
 
 
@@ -98,6 +112,7 @@ OPERATIONS: dict[str, Op] = {
         f"writers-{count}": Op(f"{count} process{'es' * (count > 1)} appending", "writers", "writers", "empty", count)
         for count in WRITERS
     },
+    **_scans_of_files(SCANNED_FILES),
 }
 # From the start of a process to its result (../cold.py), on the local disk.
 COLD = (f"open-{FILES[0]}", f"commit-{FILES[0]}", "lookup", "scan-range")
@@ -132,6 +147,6 @@ class Case:
 
 
 CASES = [
-    *(Case(name, store) for store in STORES for name in OPERATIONS),
+    *(Case(name, store) for store in STORES for name, op in OPERATIONS.items() if store in op.stores),
     *(Case(name, "local", "cold") for name in COLD),
 ]

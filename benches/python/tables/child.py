@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import measure
+import pyarrow.compute as pc
 from systems import Place
 
 from tables import rows
@@ -27,6 +28,8 @@ from tables.everyone import BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
 
     from tables.base import TableSystem
 
@@ -123,6 +126,23 @@ def _scan(order: Order, system: TableSystem) -> Figures:
     return figures
 
 
+def _scan_files(order: Order, system: TableSystem) -> Figures:
+    """``size`` is the number of files, which all have the same rows."""
+    (each,) = rows.small(order.sizes.rows, 1)
+    expected = order.size * each.num_rows
+
+    def operation() -> pa.Table:
+        if order.kind == "scan-by-two":
+            return system.scan_by_two(order.name)
+        return system.scan(order.name, None, None)
+
+    scanned, figures = _timed(order, operation)
+    _check("rows", scanned.num_rows, expected)
+    _check("sum of the keys", pc.sum(scanned["id"]).as_py(), order.size * pc.sum(each["id"]).as_py())
+    _check("columns", scanned.column_names, each.column_names)
+    return figures
+
+
 def _open(order: Order, system: TableSystem) -> Figures:
     """``size`` is the number of files."""
     counting = order.kind == "count"
@@ -176,6 +196,8 @@ TASKS: dict[str, Callable[[Order, TableSystem], Figures]] = {
     "lookup": _scan,
     "open": _open,
     "rows": _rows,
+    "scan-by-two": _scan_files,
+    "scan-files": _scan_files,
     "scan-full": _scan,
     "scan-range": _scan,
     "writers": _write_among_others,

@@ -30,7 +30,7 @@ class DuckDb(TableSystem):
     key = "duckdb"
     title = "DuckDB, database file"
     package = "duckdb"
-    kinds = TableSystem.kinds - {"open", "count", "commit"}  # it has no files that could be many
+    kinds = TableSystem.kinds - {"open", "count", "commit", "scan-files"}  # it has no files that could be many
     stores = frozenset({"local"})
     exclusive = True
 

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from systems import CODEC, GROUP_ROWS, LEVEL
 
-from tables.base import TableSystem, between, link_copies, new_id
+from tables.base import ALL_KINDS, TableSystem, between, link_copies, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ class Pds(TableSystem):
     """This project."""
 
     key = title = package = "pds"
+    kinds = ALL_KINDS | {"scan-by-two"}
 
     def __init__(self, place: Place, home: Path) -> None:
         super().__init__(place, home)
@@ -72,6 +74,12 @@ class Pds(TableSystem):
         """Into pyarrow."""
         found: pa.Table = self.open(name).scan(columns, where=between(keys) if keys else None).to_pyarrow()
         return found
+
+    def scan_by_two(self, name: str) -> pa.Table:
+        """A task for each file, by two threads."""
+        tasks = self.open(name).scan_tasks(min_bytes=1, max_bytes=1)
+        with ThreadPoolExecutor(2) as threads:
+            return pa.concat_tables(threads.map(lambda task: task.to_pyarrow(), tasks))
 
     def build(self, name: str, rows: pa.Table, files: int) -> None:
         """Names the file of one append many times: in segments, as many appends would leave them."""

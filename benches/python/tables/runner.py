@@ -83,7 +83,9 @@ class Bench:
 
     def place(self, store: str) -> Place:
         """Where the tables of a store lie."""
-        return Place(folder=str(self.work / "local")) if store == "local" else Place(server=self.wire.server)
+        if store == "local":
+            return Place(folder=str(self.work / "local"))
+        return Place(server=self.wire.slow if store == "slow" else self.wire.server)
 
     def record(self, **line: object) -> None:
         """Keeps a line of raw figures."""

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from typing import TYPE_CHECKING
 
-from tables.cases import FILES, STORES, WRITERS, Case
+from tables.cases import FILES, SCANNED_FILES, STORES, WRITERS, Case
 from tables.everyone import BY_KEY, TABLES
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FLAT = 1.5
 AFTER_DELETES = 1.2
 RANGE_BYTES = 10 * 1024
+READ_AHEAD = 10.0
 FEW, MANY = FILES[0], FILES[-1]
 
 
@@ -37,6 +38,7 @@ TARGETS = [
     Target(f"open-{MANY}", 5.0),
     Target(f"commit-{MANY}", 5.0),
     Target(f"writers-{WRITERS[-1]}", 1.0),
+    Target(f"scan-{SCANNED_FILES}", 1.0),
 ]
 
 
@@ -50,6 +52,7 @@ def rows(found: Figures) -> list[list[str]]:
         listed += [_after_deletes(found, store, op) for op in ("scan-range", "scan-full")]
         listed += [_flat(found, store, op) for op in ("open", "commit")]
         listed.append(_landed(found, store))
+        listed.append(_read_ahead(found, store))
     return [row for row in listed if row]
 
 
@@ -120,6 +123,16 @@ def _landed(found: Figures, store: str) -> list[str] | None:
     wrong = [number for number in landed if landed[number] != appends[number]]
     cells = ("-", "every append lands", f"in {len(landed) - len(wrong)} of {len(landed)} rounds")
     return _row(case, "", *cells, reached=not wrong)
+
+
+def _read_ahead(found: Figures, store: str) -> list[str] | None:
+    case = Case(f"scan-{SCANNED_FILES}", store)
+    ratios = found.against_itself(Case(f"scan-{SCANNED_FILES}-by-two", store), case, "pds")
+    if not ratios:
+        return None
+    got = statistics.median(ratios)
+    cells = ("-", f"at least {READ_AHEAD:.1f} times as fast", f"{got:.2f} times")
+    return _row(case, ", against two at a time", *cells, reached=got >= READ_AHEAD)
 
 
 def shown_bytes(size: float) -> str:
