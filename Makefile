@@ -335,7 +335,7 @@ test-oldest test-newest: test-%: build
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
+.PHONY: demo bench bench-sort bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
 # What the tests alone need is left to `make setup`.
 demo: ## the main job: Spark writes, everyone reads
 	@echo "make demo: 5 steps; the times are those of two cores with nothing in the cache"
@@ -352,7 +352,13 @@ demo: ## the main job: Spark writes, everyone reads
 	@tools/step "5 of 5, tables and a pipeline: 2 minutes" $(BIN)/python examples/demo_pipeline.py $(ARGS)
 
 bench: ## criterion benchmarks of the engine
-	cargo bench --locked --profile release --package pds --all-features $(ARGS)
+	cargo bench --locked --profile release --package pds --all-features --bench engine $(ARGS)
+
+# Nothing in the wheel runs DataFusion's sort, so the release profile does not optimize it.
+OPTIMIZED = --config profile.release.package.$(1).opt-level=3
+bench-sort: ## the external sort against that of DataFusion
+	cargo bench --locked --profile release --package pds --all-features --bench sort \
+		$(foreach crate,datafusion-execution datafusion-physical-plan,$(call OPTIMIZED,$(crate))) $(ARGS)
 
 bench-peers: setup install-release ## against the peers, into docs/benchmarks.md
 	$(BIN)/python benches/python/peers.py $(ARGS)
@@ -404,7 +410,7 @@ test-readers: build $(READERS_STAMP) ## what Spark and chDB read of tables that 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write
 	$(BIN)/python benches/python/odf_overhead.py $(ARGS)
 
-bench-producers: setup install-release ## updates of pipelines against rebuilds and recomputing
+bench-producers: setup install-release ## updates of pipelines against rebuilds and peers (ARGS=--help: its modes)
 	$(BIN)/python benches/python/producers.py $(ARGS)
 
 bench-durability: setup install-release ## what it costs that local files are on the disk before a write is reported

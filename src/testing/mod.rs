@@ -8,11 +8,14 @@ mod fuzz;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow_array::RecordBatchReader;
+
 pub use self::conformance::check_store;
 pub use self::faulty::{Fault, FaultKind, FaultTiming, FaultyStore};
 pub use self::fuzz::{FUZZ_CHECKS, FuzzCheck};
 use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
+use crate::files::{SortColumn, sort_batches};
 use crate::store::memory::MemoryStore;
 use crate::store::metrics::Metrics;
 use crate::store::{Capabilities, Store};
@@ -62,4 +65,14 @@ pub async fn commit_after<M: RollLists>(
     timeout: Duration,
 ) -> Result<Committed<M>> {
     Ok(commit_onto(folder, change, Some(snapshot), timeout).await?)
+}
+
+/// Sorts rows by their first columns, ascending; holds about `memory_bytes` of them in memory at a time.
+pub fn sort_by_first_columns(
+    input: Box<dyn RecordBatchReader + Send>,
+    columns: usize,
+    memory_bytes: usize,
+) -> Result<Box<dyn RecordBatchReader + Send>> {
+    let order: Vec<SortColumn> = (0..columns).map(SortColumn::ascending).collect();
+    sort_batches(input, &order, memory_bytes)
 }
