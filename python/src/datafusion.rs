@@ -242,6 +242,7 @@ impl Partition {
             columns: Some(self.names.clone()),
             filter,
             limit: self.limit.map(|rows| rows.try_into().unwrap_or(u64::MAX)),
+            ..ScanOptions::default()
         };
         table::scan(&self.table, manifest, options).await
     }

@@ -49,6 +49,22 @@ impl TableHandle {
         Ok(Some(Arc::new(into_py_result(py_predicate.py(), filter)?)))
     }
 
+    /// What a scan of the snapshot reads.
+    pub(crate) fn scan_options(
+        &self,
+        columns: Option<Vec<String>>,
+        py_predicate: Option<&Bound<'_, PyAny>>,
+        limit: Option<u64>,
+        use_stats: bool,
+    ) -> PyResult<ScanOptions> {
+        Ok(ScanOptions {
+            columns,
+            filter: self.build_filter(py_predicate, use_stats)?,
+            limit,
+            without_statistics: !use_stats,
+        })
+    }
+
     /// A handle on the same table with another snapshot.
     pub(crate) fn with_manifest(&self, manifest: Arc<TableManifest>) -> Self {
         Self {

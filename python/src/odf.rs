@@ -361,7 +361,7 @@ impl ChainHandle {
         let scan_options = ScanOptions {
             columns,
             filter: rows.build_filter(predicate, true)?,
-            limit: None,
+            ..ScanOptions::default()
         };
         let (schema, batches) = run(py, move || async move { view.ledger(scan_options).await })?;
         let to_pyarrow = |batch| PyRecordBatch::new(batch).into_pyarrow(py);

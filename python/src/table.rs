@@ -174,11 +174,7 @@ impl TableHandle {
         use_stats: bool,
     ) -> PyResult<Scan> {
         let table = into_py_result(py, self.table())?;
-        let scan_options = ScanOptions {
-            columns,
-            filter: self.build_filter(predicate, use_stats)?,
-            limit,
-        };
+        let scan_options = self.scan_options(columns, predicate, limit, use_stats)?;
         let manifest = Arc::clone(&self.manifest);
         self.report_read(&scan_options);
         let scan = run(py, move || async move {

@@ -82,6 +82,14 @@ fn unsupported_reason(data_type: &DataType) -> Option<&'static str> {
         DataType::FixedSizeList(_, size) if *size < 1 => {
             Some("a fixed-size list needs a positive size")
         }
+        // Arrow cuts runs wrongly there, and rows would be written that nothing reads.
+        DataType::FixedSizeList(items, _)
+            if contains_type(items.data_type(), |item| {
+                matches!(item, DataType::RunEndEncoded(..))
+            }) =>
+        {
+            Some("within a fixed-size list store plain values in place of runs")
+        }
         DataType::Decimal32(precision, scale)
         | DataType::Decimal64(precision, scale)
         | DataType::Decimal128(precision, scale)

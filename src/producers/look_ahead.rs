@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-/// What was read. A file that is missing or damaged is left to the lookup that needs it, if there is one.
+/// What was read. A file that cannot be read is left to the lookup that needs it, if there is one.
 fn left_to_others<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Err(e) if concerns_file(&e) => Ok(None),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many bytes are passed on between two looks at the size of the process.
 const CHECK_BYTES: usize = 8 << 20;
-/// Free memory is released when the process has grown by more than this.
+/// Free memory is released when the process has grown by more than this, and by an eighth: a large heap takes long.
 const MAX_GROWTH_BYTES: usize = 64 << 20;
 
 static COUNTED_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -34,10 +34,10 @@ pub(crate) fn count_bytes(bytes: usize) {
     }
 }
 
-/// Whether the process, which has `bytes` bytes now, has grown by more than [`MAX_GROWTH_BYTES`] over its least size.
+/// Whether the process, which has `bytes` bytes now, has grown by too much over its least size.
 fn has_grown(least_bytes: &AtomicUsize, bytes: usize) -> bool {
     let least = least_bytes.fetch_min(bytes, Ordering::Relaxed).min(bytes);
-    bytes - least > MAX_GROWTH_BYTES
+    bytes - least > MAX_GROWTH_BYTES.max(least / 8)
 }
 
 /// The memory of the process without that of files, as Linux counts it.

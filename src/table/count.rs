@@ -41,6 +41,7 @@ pub async fn count(
         columns: Some(Vec::new()),
         filter,
         limit,
+        ..ScanOptions::default()
     };
     let mut batches = scan(table, manifest, options).await?;
     let mut rows = 0;

@@ -43,6 +43,9 @@ pub struct ScanOptions {
     pub filter: Option<Arc<Filter>>,
     /// Maximum number of rows. Defaults to no limit.
     pub limit: Option<u64>,
+    /// Row groups are read as a whole and without page indexes, also where the limit needs fewer rows of them. A filter
+    /// that uses no statistics says so itself.
+    pub without_statistics: bool,
 }
 
 /// Streams a snapshot's rows. Files and row groups are read ahead of the consumer.
@@ -54,7 +57,7 @@ pub async fn scan(
     options: ScanOptions,
 ) -> Result<BatchStream> {
     let mut reader = SnapshotReader::new(table, manifest, options.filter).await?;
-    if let Some(limit) = options.limit {
+    if let Some(limit) = options.limit.filter(|_| !options.without_statistics) {
         reader.row_limit = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     let columns = reader.columns.project(options.columns.as_deref())?;

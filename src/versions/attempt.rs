@@ -46,13 +46,15 @@ pub(super) enum CommitAttempt<M> {
     NotSent(Error),
 }
 
-/// Tries to create `next`, with its lists within their limits, as the version after `base`.
+/// Tries to create `next`, with its lists within their limits, as the version after `base`. Where others went
+/// on from the winner, their snapshot is read only for a retry without a delay (`is_eager`).
 pub(super) async fn attempt<M: RollLists>(
     folder: &Folder<M>,
     base: &Snapshot<M>,
     mut next: M,
     lists: &mut ListWriter,
     deadline: Duration,
+    is_eager: bool,
 ) -> CommitOutcome<CommitAttempt<M>> {
     progress::begin_phase("commit");
     match next.roll_lists(lists, folder, &base.manifest).await {
@@ -108,11 +110,11 @@ pub(super) async fn attempt<M: RollLists>(
         Some(winner) if is_newest => {
             CommitAttempt::Conflict(Some(snapshot(Arc::new(winner), pointer)))
         }
-        Some(_) => {
+        Some(_) if is_eager => {
             let named = Box::pin(read_named(folder, &current_pointer)).await;
             CommitAttempt::Conflict(named.map(|manifest| snapshot(manifest, pointer)))
         }
-        None => CommitAttempt::Conflict(None),
+        _ => CommitAttempt::Conflict(None),
     })
 }
 

@@ -489,7 +489,8 @@ impl<'a, M: RollLists, O: Operation<M>> Attempts<'a, M, O> {
         record_transaction(&mut next, self.operation.idempotency_key());
         let version = next.header().version;
         self.staged.keep_on_drop();
-        let ended = attempt(self.folder, base, next, &mut self.lists, self.deadline).await?;
+        let (lists, is_eager) = (&mut self.lists, self.count < MAX_EAGER_ATTEMPTS);
+        let ended = attempt(self.folder, base, next, lists, self.deadline, is_eager).await?;
         self.unverified = matches!(ended, CommitAttempt::Conflict(_)).then_some(version);
         Ok(ended)
     }

@@ -239,8 +239,8 @@ pub(super) async fn open_cached(
     Ok(opened)
 }
 
-/// Opens files at once that lookups would open one after the other. A file that is missing or damaged is left to the
-/// lookup that needs it, if there is one.
+/// Opens files at once that lookups would open one after the other. A file that cannot be read is left to the lookup that
+/// needs it, if there is one.
 pub(crate) async fn open_ahead(folder: &str, files: Vec<(Store, RunFile)>) -> Result<()> {
     let opens = files.into_iter().map(|(store, file)| async move {
         match open_cached(&store, folder, &file).await {
@@ -254,9 +254,16 @@ pub(crate) async fn open_ahead(folder: &str, files: Vec<(Store, RunFile)>) -> Re
     opens.try_collect::<()>().await
 }
 
-/// Whether an error of a read says nothing of other files.
+/// Whether an error of a read says nothing of other files: one is missing, for which stores may answer that access is
+/// denied, or damaged, or was replaced since it was opened.
 pub(crate) fn concerns_file(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PartCorrupted)
+    matches!(
+        e.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::Conflict
+            | ErrorKind::PartCorrupted
+    )
 }
 
 /// Keeps the bytes of a file that was written, if it is small and in an object store: its name is not used again.
@@ -419,7 +426,55 @@ fn key(piece: &RunPiece, cell: usize, root: usize) -> ColumnKey {
 
 #[cfg(test)]
 mod tests {
+    use object_store::PutMode;
+
     use super::*;
+    use crate::testing::{Fault, FaultKind, FaultTiming, faulty_memory, test_store};
+
+    #[tokio::test]
+    async fn files_that_cannot_be_read_are_left_to_lookups() {
+        let memory = faulty_memory();
+        let store = test_store(&memory, true);
+        let damaged = Bytes::from_static(b"not a Parquet file");
+        let path = "runs/damaged";
+        store.put(path, damaged, PutMode::Overwrite).await.unwrap();
+        let file = |name: &str| RunFile {
+            name: name.to_owned(),
+            size_bytes: 18,
+            footer_size: 10,
+            index_size: 0,
+            rows: 1,
+            first: Vec::new(),
+            last: Vec::new(),
+        };
+        for denied in [false, true] {
+            memory.set_fault(denied.then_some(Fault {
+                request: 0,
+                timing: FaultTiming::Before,
+                kind: FaultKind::Denied,
+                is_persistent: true,
+            }));
+            for name in ["damaged", "missing"] {
+                let opened = open_cached(&store, "runs", &file(name)).await;
+                let expected = match (denied, name) {
+                    (true, _) => ErrorKind::PermissionDenied,
+                    (false, "damaged") => ErrorKind::PartCorrupted,
+                    (false, _) => ErrorKind::NotFound,
+                };
+                assert_eq!(opened.unwrap_err().kind(), expected);
+                let files = vec![(store.clone(), file(name))];
+                open_ahead("runs", files).await.unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_store_is_not_left_to_lookups() {
+        let concerns = |kind| concerns_file(&Error::new(kind, "a read failed"));
+        assert!(concerns(ErrorKind::Conflict));
+        let others = [ErrorKind::Unavailable, ErrorKind::Cancelled];
+        assert!(!others.into_iter().any(concerns));
+    }
 
     #[test]
     fn what_was_used_least_recently_goes() {

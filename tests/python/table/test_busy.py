@@ -271,6 +271,32 @@ def test_a_lost_race_is_three_requests(busy: Busy) -> None:
             assert [(r.verb, r.key) for r in retried] == expected
 
 
+def test_what_is_read_before_a_delay_is_not_the_next_snapshot(busy: Busy) -> None:
+    """The eighth loss is followed by a delay, and what is the newest before it is mostly replaced after it."""
+    busy.fill()
+    others = list(range(FILES * ROWS))
+    versions: list[int] = []
+
+    def before(request: Request) -> None:
+        if request.client == "ours" and _is_create(request) and len(versions) < 8:
+            for _ in range(2):
+                others.append(10_000 + len(others))
+                version = busy.theirs().append(rows(others[-1:])).version
+            versions.append(version)
+
+    busy.server.restart()
+    busy.server.before = before
+    busy.open(60).append(rows([5_000]))
+    ours = [r for r in busy.server.seen if r.client == "ours"]
+    assert ids(busy.calm()) == sorted([*others, 5_000])
+    creates = [number for number, request in enumerate(ours) if _is_create(request)]
+    assert len(creates) == 9
+    retried = [(r.verb, r.key) for r in ours[creates[7] + 1 : creates[8]]]
+    pointer = ("get", "p/t/_latest_manifest")
+    newest = ("get", f"p/t/manifest/v{versions[7]:08}.json")
+    assert retried == [("get", ours[creates[7]].key), pointer, pointer, newest]
+
+
 def test_a_delete_beside_upserts_of_its_rows(busy: Busy) -> None:
     busy.fill()
     busy.disturb(lambda number: busy.theirs().upsert(rows([number * 10], 0)), limit=3)

@@ -406,11 +406,13 @@ def test_a_null_where_a_field_has_none_is_refused_by_its_path(tmp_path: Any, nam
 
     before = files()
     streams: list[Any] = [bad.to_reader(max_chunksize=1), Foreign(bad.to_reader())]
-    # Chains refuse runs within other types, and store plain values for others. Some types have no hash there.
-    ways = [(way, write, bad) for way, write in WRITES.items() if way != "ingest" or "runs" not in name]
+    # Chains refuse list views, and runs within other types. Some types have no hash there.
+    in_chains = "runs" not in name and "view" not in name
+    ways = [(way, write, bad) for way, write in WRITES.items() if way != "ingest" or in_chains]
     ways += [("append", WRITES["append"], stream) for stream in streams]
     for way, write, rows in ways:
-        refusal = re.escape(f'null in "x{path}", which is not nullable')
+        # pyarrow names the items of a map anew, where rows pass it.
+        refusal = re.escape(f'null in "x{path}", which is not nullable').replace("value", "(item|value)")
         with pytest.raises(pds.InvalidInput, match=f'{refusal}|column "x": the logical hash'):
             write(table, rows)
         assert files() == before, way

@@ -407,6 +407,18 @@ def test_damaged_indexes_of_other_makers_are_refused_or_not_used(rows: pa.Table)
     assert outcomes["same"] > 0
 
 
+def test_a_limit_without_statistics_reads_no_index(rows: pa.Table) -> None:
+    some = rows.select(["id", "random", "name"])
+    data = bytearray(_pyarrow_file(some, compression="none", use_dictionary=False))
+    for (*_, name), (at, size) in chunk_indexes(bytes(data)).items():
+        if name == "offset":
+            data[at : at + size] = b"\xff" * size
+    table = _table(some, pds.Store("memory://"), bytes(data))
+    with pytest.raises(pds.DatasetIncomplete, match="offset index"):
+        table.scan(limit=5).to_pyarrow()
+    assert table.scan(limit=5, use_stats=False).to_pyarrow().equals(some.slice(0, 5))
+
+
 def test_other_makers_files_with_few_rows_are_read(store: pds.Store) -> None:
     few = pa.table({"id": range(700), "name": [f"{n:0200}" for n in range(700)]})
     data = io.BytesIO()
