@@ -102,8 +102,8 @@ def _all_values(array: pa.Array) -> Iterator[Any]:
         yield from array.to_pylist()
 
 
-# pyarrow takes no rows of runs within lists.
-@given(hidden_arrays(without=["runs"]))
+# pyarrow takes no rows of runs within lists, and does not cast lists of a fixed size whose items may hide nulls.
+@given(hidden_arrays(without=["runs", "fixed_size_list"]))
 def test_a_function_of_batches_sees_what_it_sees_after_a_rebuild(array: pa.Array) -> None:
     pipeline = pds.Pipeline(pds.Store("memory://"), "p")
     source = pipeline.source("source", key=pa.int64(), value=array.type)
