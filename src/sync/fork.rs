@@ -6,7 +6,7 @@
 //!
 //! A forked child also has the files open that its parent has. A lock of an open file (`flock`) lasts as long as any
 //! process has the file open as it was opened once, so a child would keep its parent's locks after the parent was
-//! killed. Each [`OwnFile`] is therefore closed in a child before it does anything else.
+//! killed. Each `OwnFile` is therefore closed in a child before it does anything else.
 
 use std::fs::File;
 use std::io;
