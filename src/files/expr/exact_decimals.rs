@@ -4,10 +4,14 @@
 //! DataFusion cuts the common type at 38 digits, so that a number with more digits before the point is an error. And it
 //! cuts a quotient after four digits more than the dividend has. A decimal of 256 bits has up to 76.
 
-use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
+use std::sync::Arc;
+
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, FieldRef};
 use datafusion_common::DFSchema;
 use datafusion_expr::expr::{BinaryExpr, Expr};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast};
+
+use crate::parquet::nested::element_of;
 
 /// How many digits after the point a dividend gets at least, if there is room for them; its quotient has four more.
 const MORE_DIGITS: u8 = 16;
@@ -46,19 +50,49 @@ fn wide_type(operands: &[Expr], schema: &DFSchema) -> Option<DataType> {
     if operands.len() - literals.count() < 2 {
         return None;
     }
+    let types = operands.iter().map(|operand| operand.get_type(schema).ok());
+    let common = common_decimal(&types.collect::<Option<Vec<_>>>()?);
+    common.filter(|common| matches!(common, DataType::Decimal256(..)))
+}
+
+/// The decimal with the digits of all types, which are integers, decimals or NULL; `None` if they have too many.
+fn common_decimal(types: &[DataType]) -> Option<DataType> {
     let (mut whole, mut scale) = (0_u8, 0_u8);
-    for operand in operands {
-        let data_type = operand.get_type(schema).ok()?;
-        if data_type.is_null() {
-            continue;
-        }
-        let (own_whole, own_scale) = digits(&data_type)?;
+    for data_type in types.iter().filter(|data_type| !data_type.is_null()) {
+        let (own_whole, own_scale) = digits(data_type)?;
         (whole, scale) = (whole.max(own_whole), scale.max(own_scale));
     }
-    let precision = whole + scale;
-    let needs_it = DECIMAL128_MAX_PRECISION < precision && precision <= DECIMAL256_MAX_PRECISION;
-    let scale = i8::try_from(scale).ok()?;
-    needs_it.then_some(DataType::Decimal256(precision, scale))
+    let (precision, scale) = ((whole + scale).max(1), i8::try_from(scale).ok()?);
+    if precision <= DECIMAL128_MAX_PRECISION {
+        return Some(DataType::Decimal128(precision, scale));
+    }
+    (precision <= DECIMAL256_MAX_PRECISION).then_some(DataType::Decimal256(precision, scale))
+}
+
+/// A list and a value that is searched for in it, as decimals with the digits of both. `None` if neither has decimals, or
+/// one has others than integers and decimals: DataFusion has a common type for those, or none is exact.
+pub(super) fn widen_search(args: &[Expr], schema: &DFSchema) -> Option<Vec<Expr>> {
+    let [list, value] = args else {
+        return None;
+    };
+    let (list_type, value_type) = (list.get_type(schema).ok()?, value.get_type(schema).ok()?);
+    let element_type = element_of(&list_type)?.data_type().clone();
+    if !element_type.is_decimal() && !value_type.is_decimal() {
+        return None;
+    }
+    let common = common_decimal(&[element_type, value_type])?;
+    let as_common =
+        |item: &FieldRef| Arc::new(item.as_ref().clone().with_data_type(common.clone()));
+    let wide_list = match &list_type {
+        DataType::List(item) => DataType::List(as_common(item)),
+        DataType::LargeList(item) => DataType::LargeList(as_common(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(as_common(item), *length),
+        _ => return None,
+    };
+    Some(vec![
+        cast(list.clone(), wide_list),
+        cast(value.clone(), common.clone()),
+    ])
 }
 
 /// A quotient of decimals with more digits after the point; other expressions as they are.
@@ -81,7 +115,7 @@ fn widen_quotient(expr: Expr, schema: &DFSchema) -> Expr {
 }
 
 /// The types in which values are divided; `None` if one is neither a decimal nor an integer, if both are integers, or if
-/// there is no room for more digits.
+/// they have too many digits for more.
 fn divided_types(
     dividend: &Expr,
     divisor: &Expr,

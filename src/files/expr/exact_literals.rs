@@ -21,10 +21,10 @@ use datafusion_expr::expr::{
 };
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
-use super::exact_decimals::widen_decimals;
+use super::exact_decimals::{widen_decimals, widen_search};
 use super::exact_texts::{decimal_beside, read_text, read_texts};
 use super::operators::{CONDITIONAL_FUNCTIONS, is_comparison};
-use super::quantified::searches_exactly;
+use super::quantified::ARRAY_HAS;
 use super::rounding::rewrite_rounding;
 use super::time_literals::{
     UTC, added_unit, has_nanoseconds, interval_to_duration, is_integer, is_timestamp_literal,
@@ -80,13 +80,15 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
             let args = unify_values(call.args, schema);
             Expr::ScalarFunction(ScalarFunction { args, ..call })
         }
-        Expr::ScalarFunction(call) if searches_exactly(&call, schema) => {
-            let args = call.args.into_iter().map(normalize_scale).collect();
-            Expr::ScalarFunction(ScalarFunction { args, ..call })
-        }
-        Expr::ScalarFunction(_) => {
-            let coerced =
-                node.map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
+        Expr::ScalarFunction(call) => {
+            if call.func.name() == ARRAY_HAS {
+                let args: Vec<Expr> = call.args.iter().cloned().map(normalize_scale).collect();
+                if let Some(args) = widen_search(&args, schema) {
+                    return Ok(Expr::ScalarFunction(ScalarFunction { args, ..call }));
+                }
+            }
+            let coerced = Expr::ScalarFunction(call)
+                .map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
             refine_bins(rewrite_rounding(coerced?.data, schema), schema)
         }
         Expr::Between(between) => {

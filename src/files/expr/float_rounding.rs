@@ -1,7 +1,6 @@
 //! `round` and `trunc` of floats to a number of places, with the float itself where it has no more of them.
 //!
-//! They multiply by a power of ten: in DataFusion the product of a large float is infinite, and of many places NaN. And
-//! `log`, of which the last digit is [`logarithms`]' own.
+//! They multiply by a power of ten: in DataFusion the product of a large float is infinite, and of many places NaN.
 
 use std::sync::Arc;
 
@@ -13,19 +12,15 @@ use arrow_schema::DataType;
 use datafusion_common::Result;
 
 use super::calls::Call;
-use super::logarithms::{self, LOG};
 
 const ROUND: &str = "round";
 
 pub(super) fn is_checked(name: &str) -> bool {
-    matches!(name, ROUND | "trunc" | LOG)
+    matches!(name, ROUND | "trunc")
 }
 
-/// The rounded numbers, or the logarithms. DataFusion rounds other types than floats.
+/// The rounded numbers. DataFusion rounds other types than floats.
 pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
-    if call.name() == LOG {
-        return logarithms::evaluate(call);
-    }
     if !call.return_type().is_floating() {
         return call.invoke(call.args().to_vec());
     }

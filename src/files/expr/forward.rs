@@ -1,8 +1,14 @@
 //! What an expression has from the one within, where it only evaluates rows in another way.
 
+use std::sync::Arc;
+
 use arrow_array::ArrayRef;
 use datafusion_common::{Result, ScalarValue};
 use datafusion_expr::ColumnarValue;
+use datafusion_physical_expr::PhysicalExpr;
+
+/// An expression, for methods that are forwarded.
+pub(super) type ExprRef = Arc<dyn PhysicalExpr>;
 
 /// Forwards methods to the expression within. Paths are written out: they are resolved where the macro is used.
 ///
@@ -28,10 +34,8 @@ macro_rules! forward {
 
         fn with_new_children(
             self: ::std::sync::Arc<Self>,
-            children: Vec<::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>>,
-        ) -> ::datafusion_common::Result<
-            ::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>,
-        > {
+            children: Vec<$crate::files::expr::forward::ExprRef>,
+        ) -> ::datafusion_common::Result<$crate::files::expr::forward::ExprRef> {
             let mut children = children.into_iter();
             let (left, right) = (children.next(), children.next());
             let left = left.unwrap_or_else(|| ::std::sync::Arc::clone(self.0.left()));
@@ -64,10 +68,8 @@ macro_rules! forward {
 
         fn with_new_children(
             self: ::std::sync::Arc<Self>,
-            children: Vec<::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>>,
-        ) -> ::datafusion_common::Result<
-            ::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>,
-        > {
+            children: Vec<$crate::files::expr::forward::ExprRef>,
+        ) -> ::datafusion_common::Result<$crate::files::expr::forward::ExprRef> {
             let call = &self.0;
             Ok(::std::sync::Arc::new(Self(
                 ::datafusion_physical_expr::ScalarFunctionExpr::new(
@@ -84,21 +86,19 @@ macro_rules! forward {
         forward!(text 0);
     };
     (children $field:tt) => {
-        fn children(&self) -> Vec<&::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>> {
+        fn children(&self) -> Vec<&$crate::files::expr::forward::ExprRef> {
             self.$field.children()
         }
     };
     (child $field:tt) => {
-        fn children(&self) -> Vec<&::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>> {
+        fn children(&self) -> Vec<&$crate::files::expr::forward::ExprRef> {
             vec![&self.$field]
         }
 
         fn with_new_children(
             self: ::std::sync::Arc<Self>,
-            children: Vec<::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>>,
-        ) -> ::datafusion_common::Result<
-            ::std::sync::Arc<dyn ::datafusion_physical_expr::PhysicalExpr>,
-        > {
+            children: Vec<$crate::files::expr::forward::ExprRef>,
+        ) -> ::datafusion_common::Result<$crate::files::expr::forward::ExprRef> {
             let mut expr = Self::clone(&self);
             if let Some(child) = children.into_iter().next() {
                 expr.$field = child;

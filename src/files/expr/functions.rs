@@ -11,7 +11,8 @@ use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use super::calls::Call;
 use super::forward::forward;
 use super::joined_texts::joins_texts;
-use super::{float_rounding, text_functions, time_functions};
+use super::split_texts::splits_texts;
+use super::{float_rounding, logarithms, text_functions, time_functions};
 
 /// A call of such a function.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,7 @@ impl FunctionExpr {
         let name = call.fun().name();
         let is_checked = time_functions::is_checked(name)
             || float_rounding::is_checked(name)
+            || logarithms::is_checked(name)
             || text_functions::is_checked(name);
         is_checked.then(|| {
             let type_field = Field::new(call.name(), call.return_type().clone(), call.nullable());
@@ -43,7 +45,10 @@ impl FunctionExpr {
 pub(super) fn makes_texts(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let call = expr.downcast_ref::<FunctionExpr>();
     let makes_own = call.is_some_and(|call| text_functions::is_checked(call.0.fun().name()));
-    makes_own || joins_texts(expr) || expr.children().into_iter().any(makes_texts)
+    makes_own
+        || joins_texts(expr)
+        || splits_texts(expr)
+        || expr.children().into_iter().any(makes_texts)
 }
 
 impl PhysicalExpr for FunctionExpr {
@@ -65,6 +70,8 @@ impl PhysicalExpr for FunctionExpr {
             time_functions::evaluate(&call)?
         } else if float_rounding::is_checked(call.name()) {
             float_rounding::evaluate(&call)?
+        } else if logarithms::is_checked(call.name()) {
+            logarithms::evaluate(&call)?
         } else {
             text_functions::evaluate(&call)?
         };
@@ -76,3 +83,35 @@ impl PhysicalExpr for FunctionExpr {
 }
 
 forward!(Display for FunctionExpr, 0);
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::DataType;
+    use datafusion_common::DFSchema;
+
+    use super::super::semantics::to_physical;
+    use super::super::sql;
+    use super::*;
+
+    #[test]
+    fn functions_that_make_texts_are_seen_at_any_depth() {
+        let fields = ["t", "p"].map(|name| Field::new(name, DataType::Utf8, true));
+        let columns = Arc::new(DFSchema::try_from(Schema::new(fields.to_vec())).unwrap());
+        let makes = |text: &str| {
+            let planned = sql::with_stack(text, || {
+                sql::plan_deterministic(text, &columns)
+                    .and_then(|expr| to_physical(&expr, &columns))
+                    .map_err(|e| sql::planning_error(text, e))
+            });
+            makes_texts(&planned.unwrap().0)
+        };
+        for text in [
+            "(t || p) = 'a'",
+            "NOT (repeat(t, 2) = p)",
+            "'a' = ANY(string_to_array(t, p))",
+        ] {
+            assert!(makes(text), "{text}");
+        }
+        assert!(!makes("upper(t) = 'A' AND t <> p"));
+    }
+}

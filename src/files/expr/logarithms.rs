@@ -10,8 +10,12 @@ use datafusion_common::Result;
 
 use super::calls::Call;
 
-pub(super) const LOG: &str = "log";
+const LOG: &str = "log";
 const DEFAULT_BASE: f64 = 10.0;
+
+pub(super) fn is_checked(name: &str) -> bool {
+    name == LOG
+}
 
 /// The logarithms of the last argument to the base that is before it, or to 10.
 pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {

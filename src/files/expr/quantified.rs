@@ -11,11 +11,10 @@ use arrow_array::{Array, ArrayRef, BooleanArray, OffsetSizeTrait};
 use arrow_buffer::NullBuffer;
 use arrow_cast::cast;
 use arrow_schema::{DataType, Schema};
-use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
+use datafusion_common::{DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::{BinaryExpr, Case, Expr, ScalarFunction};
 use datafusion_expr::{
-    ColumnarValue, ExprSchemable, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility,
+    ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion_physical_expr::expressions::{Literal, in_list, lit};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
@@ -34,20 +33,6 @@ pub(super) fn equals_any(call: ScalarFunction) -> Result<Expr> {
     };
     let (list, value) = (list.clone(), value.clone());
     decide(Expr::ScalarFunction(call), list, value)
-}
-
-/// Whether it is a call of [`ARRAY_HAS`] with a list of integers or decimals that have a common type with the value as
-/// it is. Decimals with many digits after the point have none with integers.
-pub(super) fn searches_exactly(call: &ScalarFunction, schema: &DFSchema) -> bool {
-    let (ARRAY_HAS, [list, _]) = (call.func.name(), call.args.as_slice()) else {
-        return false;
-    };
-    let Ok(list_type) = list.get_type(schema) else {
-        return false;
-    };
-    let is_exact = |element: &DataType| element.is_integer() || element.is_decimal();
-    element_of(&list_type).is_some_and(|element| is_exact(element.data_type()))
-        && Expr::ScalarFunction(call.clone()).get_type(schema).is_ok()
 }
 
 /// Another comparison with an element of a list, which is planned as a CASE; other ones as they are.

@@ -14,6 +14,7 @@ use datafusion_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
     Volatility,
 };
+use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::text_functions::text_at;
 use super::text_sizes::{byte_size, check_total};
@@ -28,6 +29,12 @@ pub(super) fn string_to_array() -> ScalarUDF {
     ScalarUDF::from(StringToArray {
         signature: Signature::one_of(counts, Volatility::Immutable),
     })
+}
+
+/// Whether it is a call of the function.
+pub(super) fn splits_texts(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    let call = expr.downcast_ref::<ScalarFunctionExpr>();
+    call.is_some_and(|call| call.fun().name() == STRING_TO_ARRAY)
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -24,16 +24,9 @@ use super::time_casts::cast_times;
 const DATE_BIN: &str = "date_bin";
 const DATE_TRUNC: &str = "date_trunc";
 const TO_UNIXTIME: &str = "to_unixtime";
-/// Functions that have a value wherever their arguments have one.
-const CHECKED_FUNCTIONS: [&str; 15] = [
-    DATE_BIN,
-    "date_part",
-    DATE_TRUNC,
-    "from_unixtime",
-    "make_date",
-    "make_time",
+/// Functions that read times from texts, among others, and have a value wherever their arguments have one.
+pub(super) const TEXT_READERS: [&str; 8] = [
     "to_date",
-    "to_local_time",
     "to_time",
     "to_timestamp",
     "to_timestamp_micros",
@@ -42,9 +35,19 @@ const CHECKED_FUNCTIONS: [&str; 15] = [
     "to_timestamp_seconds",
     TO_UNIXTIME,
 ];
+/// Other functions that have a value wherever their arguments have one.
+const CHECKED_FUNCTIONS: [&str; 7] = [
+    DATE_BIN,
+    "date_part",
+    DATE_TRUNC,
+    "from_unixtime",
+    "make_date",
+    "make_time",
+    "to_local_time",
+];
 
 pub(super) fn is_checked(name: &str) -> bool {
-    CHECKED_FUNCTIONS.contains(&name)
+    CHECKED_FUNCTIONS.contains(&name) || TEXT_READERS.contains(&name)
 }
 
 /// The values of a call of such a function; an error where one is NULL and no argument is.

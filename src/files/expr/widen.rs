@@ -22,17 +22,7 @@ use datafusion_expr::{
     Signature, Volatility, cast,
 };
 
-/// Functions of arguments of any type, which fail for dictionaries.
-const TEXT_READERS: [&str; 8] = [
-    "to_date",
-    "to_time",
-    "to_timestamp",
-    "to_timestamp_micros",
-    "to_timestamp_millis",
-    "to_timestamp_nanos",
-    "to_timestamp_seconds",
-    "to_unixtime",
-];
+use super::time_functions::TEXT_READERS;
 
 /// The schema whose columns have the types of [`without_runs`].
 pub(super) fn schema_without_runs(schema: &DFSchema) -> Result<DFSchema> {

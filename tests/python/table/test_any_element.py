@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -87,17 +88,27 @@ def test_lists_of_one_length() -> None:
         assert find(table, form.format("n = ANY(l)")) == judge(plain, form, "n = ANY(l)"), form
 
 
-def test_decimals_are_compared_with_integers() -> None:
+def test_decimals_keep_their_digits() -> None:
+    large = 2**53
     columns: dict[str, Any] = {
         "id": range(3),
-        "n": pa.array([[6, 5], [7], [None]], pa.list_(pa.int64())),
+        "d": pa.array([[Decimal("0.1")], [Decimal("0.100000000000000006")], None], pa.list_(pa.decimal128(38, 18))),
+        "n": pa.array([[large, 5], [large + 1], [None]], pa.list_(pa.int64())),
+        "m": pa.array([[large, 5], [large + 1, 0], [None, None]], pa.list_(pa.int64(), 2)),
+        "v": pa.array([Decimal("0.10"), Decimal("0.10"), None], pa.decimal128(5, 2)),
     }
     table = make_table(pa.table(columns))
-    assert find(table, "5.5 = ANY(n)") == []
-    # More digits after the point than a decimal has beside those of integers.
-    for tiny in ("1e-30", "0.0000000000000000001"):
-        assert find(table, f"{tiny} = ANY(n)") == []
-        assert find(table, f"{tiny} <> ALL(n)") == [0, 1]
+    assert find(table, "0.1 = ANY(d)") == [0]
+    assert find(table, "v = ANY(d)") == [0]
+    assert find(table, "0.1 <> ALL(d)") == [1]
+    for ints in ("n", "m"):
+        assert find(table, f"{large}.0 = ANY({ints})") == [0]
+        assert find(table, f"{large + 1}.0 = ANY({ints})") == [1]
+        assert find(table, f"5.5 = ANY({ints})") == []
+        # More digits after the point than a decimal of 128 bits has beside those of integers.
+        for tiny in ("1e-30", "0.0000000000000000001"):
+            assert find(table, f"{tiny} = ANY({ints})") == []
+            assert find(table, f"{tiny} <> ALL({ints})") == [0, 1]
 
 
 def test_a_deletion_leaves_what_is_unknown() -> None:
