@@ -108,9 +108,9 @@ fn with_type(array: ArrayRef, data_type: &DataType) -> Result<ArrayRef, ArrowErr
 }
 
 /// The items that are `visible`. Arrow gives the fields within runs other names.
-fn keep(items: &ArrayRef, visible: BooleanBuffer) -> Result<ArrayRef, ArrowError> {
-    let kept = filter(items, &BooleanArray::new(visible, None))?;
-    with_type(kept, items.data_type())
+fn filter_visible(items: &ArrayRef, visible: BooleanBuffer) -> Result<ArrayRef, ArrowError> {
+    let filtered = filter(items, &BooleanArray::new(visible, None))?;
+    with_type(filtered, items.data_type())
 }
 
 fn to_plain_struct(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
@@ -141,7 +141,7 @@ fn to_plain_list<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, Arrow
     if data.null_count() > 0 && lengths().any(|(row, length)| length > 0 && !is_valid(row)) {
         let mut visible = BooleanBufferBuilder::new(items.len());
         lengths().for_each(|(row, length)| visible.append_n(length, is_valid(row)));
-        items = keep(&items, visible.finish())?;
+        items = filter_visible(&items, visible.finish())?;
     }
     let plain_items = to_plain(&items, None)?;
     if plain_items.len() == all_items.len() && Arc::ptr_eq(&plain_items, &items) {
@@ -163,7 +163,7 @@ fn to_plain_views<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, Arro
     let visible = visible_children(&data, data.nulls())
         .unwrap_or_else(|| NullBuffer::new_valid(all_items.len()));
     let items = if visible.null_count() > 0 {
-        keep(&all_items, visible.inner().clone())?
+        filter_visible(&all_items, visible.inner().clone())?
     } else {
         Arc::clone(&all_items)
     };
@@ -173,10 +173,10 @@ fn to_plain_views<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, Arro
     if is_plain && Arc::ptr_eq(&plain_items, &all_items) {
         return Ok(Arc::clone(array));
     }
-    let mut kept = 0;
+    let mut count = 0;
     let place = |is_visible: bool| {
-        kept += usize::from(is_visible);
-        kept - usize::from(is_visible)
+        count += usize::from(is_visible);
+        count - usize::from(is_visible)
     };
     let places: Vec<usize> = visible.iter().map(place).collect();
     let views = (0..data.len()).map(|row| {
@@ -226,7 +226,7 @@ fn without_null_values(
     nulls: &NullBuffer,
 ) -> Result<ArrayRef, ArrowError> {
     let keys = array.as_any_dictionary().keys();
-    let kept = keep(values, nulls.inner().clone())?;
+    let valid_values = filter_visible(values, nulls.inner().clone())?;
     let mut count = 0_u64;
     let number = |is_valid: bool| {
         count += u64::from(is_valid);
@@ -240,7 +240,7 @@ fn without_null_values(
         .to_data()
         .into_builder()
         .data_type(array.data_type().clone());
-    let children = vec![kept.to_data()];
+    let children = vec![valid_values.to_data()];
     builder.child_data(children).build().map(make_array)
 }
 

@@ -7,7 +7,8 @@
 //!
 //! Refused, with an error of the kind `InvalidInput` that names the column: unions, month-day-nano intervals, empty
 //! structs, names that occur twice, decimals whose scale is below 0 or above their precision, binaries and lists of the
-//! fixed size 0, and types that are nested too deeply. A value that [`convert`] cannot represent is such an error too.
+//! fixed size 0, runs within lists of a fixed size, and types that are nested too deeply. A value that [`convert`]
+//! cannot represent is such an error too.
 
 use std::collections::HashSet;
 use std::sync::Arc;

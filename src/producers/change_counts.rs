@@ -215,16 +215,16 @@ impl Comparison {
         after: &StoredTable,
         memory_bytes: usize,
     ) -> Result<()> {
-        let is_kept = |run: &StoredRun| before.runs.iter().any(|old| old.id == run.id);
+        let is_shared = |run: &StoredRun| before.runs.iter().any(|old| old.id == run.id);
         let runs = after.runs.iter().cloned();
-        let (kept, written): (Vec<StoredRun>, Vec<StoredRun>) = runs.partition(is_kept);
+        let (shared, written): (Vec<StoredRun>, Vec<StoredRun>) = runs.partition(is_shared);
         let of_runs = |runs: &[StoredRun]| StoredTable {
             runs: runs.to_vec(),
             ..after.clone()
         };
         let columns = self.shape.schema.fields().len();
         let (old, new) = (of_runs(&before.runs), of_runs(&written));
-        let old_rows = if kept.is_empty() {
+        let old_rows = if shared.is_empty() {
             old.read(Keys::All, columns)?
         } else {
             old.read(Keys::Of(&pairs_of(&new, memory_bytes)?), columns)?

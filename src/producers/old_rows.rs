@@ -141,7 +141,7 @@ type Take = fn(&mut Recorder, RecordBatch) -> Result<RecordBatch, ArrowError>;
 /// Batches that pass a recorder.
 struct RecordedBatches {
     batches: SortedBatches,
-    /// None after the last one.
+    /// `None` when they have ended.
     recorder: Option<Arc<Mutex<Recorder>>>,
     take: Take,
 }
@@ -455,8 +455,8 @@ mod tests {
                 assert_eq!(to_rows([passed]), rows);
             }
             let rows = recorder.finish(no_targets.clone()).unwrap().rows;
-            let kept = (memory_bytes == 1 << 20 && keeps_pairs).then_some(&stored);
-            assert_eq!(rows.pairs.as_ref().map(read).as_ref(), kept);
+            let expected = (memory_bytes == 1 << 20 && keeps_pairs).then_some(&stored);
+            assert_eq!(rows.pairs.as_ref().map(read).as_ref(), expected);
             assert_eq!((rows.whole.rows(), rows.is_exact), (0, true));
         }
     }

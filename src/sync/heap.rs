@@ -1,6 +1,6 @@
 //! Releases memory that was freed to the system.
 //!
-//! glibc keeps freed memory in arenas, of which there are some for each processor. Batches are made by one thread and
+//! glibc keeps freed memory in arenas, several for each processor. Batches are made by one thread and
 //! freed by another, so that in time each arena keeps as much as was ever in use there at once, and a process has many
 //! times the memory that it uses. Code that passes on many rows counts them with [`count_bytes`], which releases
 //! free memory when the process has grown. Other C libraries do so themselves.

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::sync::mutex::lock;
 
 /// How many bytes are kept; further objects are read again.
-const MAX_KEPT_BYTES: usize = 32 << 20;
+const MAX_CACHED_BYTES: usize = 32 << 20;
 
 /// Objects by their paths relative to the table.
 #[derive(Debug, Default)]
@@ -25,10 +25,10 @@ impl ObjectCache {
         lock(&self.0).get(path).cloned()
     }
 
-    fn keep(&self, path: &str, bytes: &Bytes) {
+    fn insert(&self, path: &str, bytes: &Bytes) {
         let mut objects = lock(&self.0);
-        let kept_bytes: usize = objects.values().map(Bytes::len).sum();
-        if kept_bytes + bytes.len() <= MAX_KEPT_BYTES {
+        let cached_bytes: usize = objects.values().map(Bytes::len).sum();
+        if cached_bytes + bytes.len() <= MAX_CACHED_BYTES {
             objects.insert(path.to_owned(), bytes.clone());
         }
     }
@@ -49,7 +49,7 @@ pub(super) async fn read_object(
     let read = table.store().get_at_most(&location, options, max_bytes);
     let (bytes, _) = read.await?;
     if let Some(cache) = cache {
-        cache.keep(path, &bytes);
+        cache.insert(path, &bytes);
     }
     Ok(bytes)
 }
@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_fits() {
         let cache = ObjectCache::default();
-        let large = Bytes::from(vec![0; MAX_KEPT_BYTES - 1]);
-        cache.keep("large", &large);
-        cache.keep("small", &Bytes::from_static(b"a"));
-        cache.keep("last", &Bytes::from_static(b"b"));
+        let large = Bytes::from(vec![0; MAX_CACHED_BYTES - 1]);
+        cache.insert("large", &large);
+        cache.insert("small", &Bytes::from_static(b"a"));
+        cache.insert("last", &Bytes::from_static(b"b"));
         assert_eq!(cache.get("large"), Some(large));
         assert_eq!(cache.get("small"), Some(Bytes::from_static(b"a")));
         assert_eq!(cache.get("last"), None);

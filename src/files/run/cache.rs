@@ -292,7 +292,7 @@ pub(super) struct PieceColumns {
     cache: Arc<RunCache>,
     piece: RunPiece,
     /// For each cell the columns of the projection, where they are kept.
-    kept: Vec<Vec<Option<Column>>>,
+    hits: Vec<Vec<Option<Column>>>,
     /// The cells that lack a column.
     incomplete: Vec<usize>,
     /// What is left to read: the columns that a cell lacks, of all cells that lack one.
@@ -305,7 +305,7 @@ impl PieceColumns {
         piece.is_kept &= piece.cells.iter().all(|cell| cell.len() <= MAX_ROWS);
         let cache = RunCache::of(store);
         let projection = Arc::clone(&piece.selection.projection);
-        let kept: Vec<Vec<Option<Column>>> = {
+        let hits: Vec<Vec<Option<Column>>> = {
             let mut columns = lock(&cache.columns);
             let cells = 0..piece.cells.len();
             let of_cell = |cell: usize| {
@@ -314,12 +314,12 @@ impl PieceColumns {
             };
             cells.map(of_cell).collect()
         };
-        let incomplete: Vec<usize> = (0..kept.len())
-            .filter(|cell| kept[*cell].iter().any(Option::is_none))
+        let incomplete: Vec<usize> = (0..hits.len())
+            .filter(|cell| hits[*cell].iter().any(Option::is_none))
             .collect();
         let is_lacking = |column: usize| {
             let mut cells = incomplete.iter();
-            cells.any(|cell| kept[*cell][column].is_none())
+            cells.any(|cell| hits[*cell][column].is_none())
         };
         let lacking: Arc<[usize]> = projection
             .iter()
@@ -338,7 +338,7 @@ impl PieceColumns {
         Self {
             cache,
             piece,
-            kept,
+            hits,
             incomplete,
             missing,
         }
@@ -370,7 +370,7 @@ impl PieceColumns {
                 return Ok(vec![(self.piece.num_rows(), columns)]);
             }
         }
-        let cells = self.piece.cells.iter().zip(self.kept);
+        let cells = self.piece.cells.iter().zip(self.hits);
         Ok(cells
             .map(|(cell, columns)| {
                 let columns = columns.into_iter().map(Option::unwrap_or_default);
@@ -391,7 +391,7 @@ impl PieceColumns {
             let cell = &piece.cells[*at];
             let positions = rows.positions_of(&RowRanges::single(cell.clone()));
             let position = positions.first().cloned().unwrap_or_default();
-            for (root, column) in piece.selection.projection.iter().zip(&mut self.kept[*at]) {
+            for (root, column) in piece.selection.projection.iter().zip(&mut self.hits[*at]) {
                 let (Some(arrays), None) = (fresh.get(root), &column) else {
                     continue;
                 };

@@ -93,11 +93,11 @@ impl FilePlan {
     async fn split_group(&self, group: &GroupRows, fits: bool) -> Result<Vec<RunPiece>> {
         let file = &self.file.part.file;
         let columns = self.field_indices.iter();
-        let encoded: u64 = columns
+        let decoded: u64 = columns
             .map(|root| file.decoded_bytes(group.index, *root))
             .sum();
-        let row_bytes = usize::try_from(encoded).unwrap_or(usize::MAX) / group.all_rows.max(1);
-        let most_rows = self.piece_bytes / row_bytes.max(1);
+        let decoded_row = usize::try_from(decoded).unwrap_or(usize::MAX) / group.all_rows.max(1);
+        let most_rows = self.piece_bytes / decoded_row.max(1);
         // A block in two pieces would be decoded twice.
         let piece_rows = most_rows - most_rows % self.block_rows;
         if group.selected.num_rows() == group.all_rows
