@@ -180,13 +180,14 @@ def _required_nulls() -> dict[str, tuple[pa.Field[Any], pa.Array[Any], str]]:
         narrow, wide = (_integers([0, 1, 3], width) for width in (4, 8))
         sizes = _integers([1, 2], 4)
         key = pa.field("key", pa.int64(), nullable=False)
-        entries = pa.StructArray.from_arrays([pa.array([1, 2, 3]), items], fields=[key, item])
+        value = item.with_name("value")
+        entries = pa.StructArray.from_arrays([pa.array([1, 2, 3]), items], fields=[key, value])
         structs = pa.StructArray.from_arrays([items], fields=[item])
         made = {
             "list": (pa.list_(item), [None, narrow], items, ".item"),
             "large_list": (pa.large_list(item), [None, wide], items, ".item"),
             "list_view": (pa.list_view(item), [None, narrow, sizes], items, ".item"),
-            "map": (pa.map_(key, item), [None, narrow], entries, ".entries.value"),
+            "map": (pa.map_(key, value), [None, narrow], entries, ".entries.value"),
             "struct in list": (pa.list_(structs.type), [None, narrow], structs, ".item.item"),
         }
         for where, (data_type, buffers, child, path) in made.items():
