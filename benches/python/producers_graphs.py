@@ -47,6 +47,12 @@ class Graph:
         self.declare(pipeline, rows)
         return pipeline
 
+    def build(self, store: pds.Store, rows: int) -> pds.Pipeline:
+        """The pipeline with all rows, by one update."""
+        pipeline = self.open(store, rows)
+        pipeline.update(self.all_rows(rows))
+        return pipeline
+
     def all_rows(self, rows: int) -> dict[str, pds.Changes]:
         """The rows of all sources, as streams."""
         return {name: pds.Changes(read_rows(path)) for name, path in self.sources(rows).items()}

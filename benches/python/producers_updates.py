@@ -145,8 +145,7 @@ def compare_in_a_row(sizes: list[int], updates: int) -> None:
 
 def _measure_in_a_row(rows: int, updates: int, store: pds.Store, table: Table) -> None:
     graph = GRAPHS["sums"]
-    pipeline = graph.open(store, rows)
-    pipeline.update(graph.all_rows(rows))
+    pipeline = graph.build(store, rows)
     walls, changed, written, most_runs, manifest_bytes = [], 0.0, 0.0, 0, 0
     for number in range(updates):
         changes = change_orders(rows, 100, number)
@@ -192,9 +191,7 @@ def compare_one_group(sizes: list[int], rounds: int) -> None:
 
 
 def _measure_one_group(rows: int, rounds: int, store: pds.Store, table: Table) -> None:
-    graph = GRAPHS["one key"]
-    p = graph.open(store, rows)
-    p.update(graph.all_rows(rows))
+    p = GRAPHS["one key"].build(store, rows)
     rebuild = Costs.median_of([measured(lambda: p.rebuild("amounts", "totals", "least"), store) for _ in range(rounds)])
     amounts = p["orders"].read()["value"].to_numpy()
     least, greatest = (np.argsort(amounts)[part].tolist() for part in (slice(rounds), slice(-rounds, None)))

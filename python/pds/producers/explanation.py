@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _RECOMPUTED = AGGREGATE_CLASSES["recompute"]
 _CLASSES = {function: name for name, functions in AGGREGATE_CLASSES.items() for function in functions}
-# The rows of a page, if no other number is chosen.
-_PAGE_ROWS = 4096
+# `DEFAULT_PAGE_ROWS` of the engine.
+_PAGE_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StageExplanation:
         key_pages: About how many pages of stored rows are looked up for a changed key, as an estimate: one of each run
             that can have its rows. A key with more rows than a page has more. Pages that an earlier stage of the
             update looks up, too, are read once.
-        key_bytes: About how many bytes these have: the size of runs by their rows, of which a page has 4,096.
+        key_bytes: About how many bytes these have: the size of runs by their rows, of which a page has 1,024.
     """
 
     name: str

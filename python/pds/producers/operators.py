@@ -45,7 +45,8 @@ def _make_one_aggregate(stage: str, name: str, aggregate: object) -> dict[str, o
         )
     column, function, *parameters = parts
     if function not in _FUNCTIONS:
-        raise InvalidInput(f"{function!r}, of the aggregate {name!r} of {stage!r}, is none of {list(_FUNCTIONS)}")
+        known = list(_FUNCTIONS)
+        raise InvalidInput(f"unknown function {function!r} of the aggregate {name!r} of {stage!r}; there are {known}")
     spec: dict[str, object] = {"name": require_text("the name of an aggregate", name), "function": function}
     if is_of_rows:
         return spec

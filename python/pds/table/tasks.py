@@ -90,7 +90,8 @@ def split_files(
 ) -> list[ScanTask]:
     """Return tasks for the files at the positions from the first to before the last, in the order of a scan.
 
-    Of a version these are always the same. Sizes are as for `Table.scan_tasks`; None is the end.
+    Of a version these are always the same. Sizes are as for `Table.scan_tasks`; without a last position it is
+    up to the last file.
     """
     handle = table._handle  # noqa: SLF001 of the same package
     tasks = _pds.split_scan_of_files(handle, columns, positions, count, min_bytes, max_bytes)

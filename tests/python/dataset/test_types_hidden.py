@@ -119,8 +119,8 @@ def test_a_function_of_batches_sees_what_it_sees_after_a_rebuild(array: pa.Array
     keys = pa.array(range(len(array)), pa.int64())
     pipeline.update(source=pds.Changes(pa.table({"key": keys, "value": array})))
     pipeline.rebuild("copy")
-    first, again = seen
-    assert first == again
+    in_update, in_rebuild = seen
+    assert in_update == in_rebuild
     for name in ("source", "copy"):
         assert pipeline[name].read()["value"].to_pylist() == array.to_pylist()
     assert pipeline.check().ok

@@ -39,14 +39,14 @@ def compare_peers(graph: Graph, sources: dict[str, Path], folder: Path) -> None:
         results.append({file.name: pl.read_parquet(file).rows() for file in files})
     assert results[0]
     assert all(rows for rows in results[0].values())
-    assert results[0] == results[1]
+    assert len(results) > 1
+    assert all(rows == results[0] for rows in results[1:])
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_pipeline_and_its_updates(name: str, tmp_path: Path) -> None:
     graph = GRAPHS[name]
-    pipeline = graph.open(pds.Store("memory://"), ROWS)
-    pipeline.update(graph.all_rows(ROWS))
+    pipeline = graph.build(pds.Store("memory://"), ROWS)
     for kind, change in graph.changes.items():
         for keys in (1,) if kind == "names" else (1, 100):
             changes = change(ROWS, keys, 1)

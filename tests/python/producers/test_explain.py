@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 import pds
+from pds.producers import explanation
 
+ROOT = Path(__file__).parents[3]
 INT, TEXT = pa.int64(), pa.string()
 
 
@@ -142,3 +146,10 @@ def test_the_estimate_of_a_key_follows_runs_and_pages_not_the_size_of_the_data(m
         assert 0 < large[name][1] < large["select"][2] / 5
     assert large["select"][2] > 3 * small["select"][2]
     assert with_runs["select"][0] > pages["select"]
+
+
+def test_a_page_of_an_estimate_has_the_rows_of_a_stored_one() -> None:
+    source = (ROOT / "src" / "files" / "run" / "write.rs").read_text()
+    (rows,) = re.findall(r"DEFAULT_PAGE_ROWS: usize = (\d+);", source)
+    assert int(rows) == explanation._PAGE_ROWS
+    assert f"a page has {int(rows):,}." in str(explanation.StageExplanation.__doc__)

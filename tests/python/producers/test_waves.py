@@ -17,8 +17,6 @@ from scripted_s3 import Request, ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from scripted_s3 import Rule
-
 INT = pa.int64()
 ORDER = pa.struct([("customer", INT), ("amount", INT)])
 ORDERS, CUSTOMERS, COUNTRIES = 60_000, 12_000, 300
@@ -32,20 +30,20 @@ class Waves:
     def __init__(self, server: ScriptedS3) -> None:
         self.waves: list[list[str]] = []
         self._server = server
-        self._next_fault = server.next_fault
         self._lock = threading.Lock()
         self._last = 0.0
         self._held: list[str] = []
         self._released = threading.Event()
 
     def __enter__(self) -> list[list[str]]:
-        self._server.next_fault = self.hold  # type: ignore[method-assign]
+        self._server.before = self.hold
         return self.waves
 
     def __exit__(self, *_error: object) -> None:
-        self._server.next_fault = self._next_fault  # type: ignore[method-assign]
+        self._server.before = None
+        assert not self._server.failures
 
-    def hold(self, request: Request) -> tuple[str, Rule | None]:
+    def hold(self, request: Request) -> None:
         with self._lock:
             is_first = not self._held
             self._held.append(str(request))
@@ -58,7 +56,6 @@ class Waves:
                 self._held, self._released = [], threading.Event()
             released.set()
         released.wait()
-        return self._next_fault(request)
 
     def _wait_until_quiet(self) -> None:
         while True:
@@ -133,7 +130,7 @@ def count(waves: list[list[str]]) -> int:
     return sum(n == 0 or not all(request.startswith(looks) for request in wave) for n, wave in enumerate(waves))
 
 
-# The most waves of a process that has made updates before, and of a new one: 8 and 11 are 0.35 s of 30 ms each.
+# The most waves of a process that has made updates before, and of a new one.
 CASES = [
     pytest.param(declare_functions, 7, 9, id="functions"),
     pytest.param(declare_expressions, 8, 10, id="expressions"),

@@ -255,9 +255,9 @@ def test_files_that_a_commit_may_name_stay(name: str) -> None:
         # Whoever comes next finds the manifest, if the pointer does not name it yet.
         after.append(pa.table({"n": [100]}))
         assert after.version == 4
-        kept = {n for n in range(1, 20) if name.startswith("append") or (name == "upsert" and n > 3) or n % 5 == 0}
+        remaining = {n for n in range(1, 20) if name.startswith("append") or (name == "upsert" and n > 3) or n % 5 == 0}
         rows = after.scan().to_pyarrow()["n"].to_pylist()
-        assert sorted(rows) == sorted([*kept, 1, 2, 3, 100])
+        assert sorted(rows) == sorted([*remaining, 1, 2, 3, 100])
 
 
 @pytest.mark.parametrize("name", ["overwrite", "delete_dataset", "clean_dataset"])

@@ -285,8 +285,8 @@ def test_times_of_a_finer_unit_are_assigned_if_no_digit_is_lost(
     source = make(numbers)
     table.merge(source).when_not_matched_insert({"id": "source.id", "at": "source.x"}).execute()
     table.merge(source).when_matched_update({"at": "source.x"}).execute()
-    found = table.scan().to_pyarrow().sort_by("id")["at"].combine_chunks()
-    assert found.equals(source["x"].combine_chunks().cast(coarse))
+    assigned = table.scan().to_pyarrow().sort_by("id")["at"].combine_chunks()
+    assert assigned.equals(source["x"].combine_chunks().cast(coarse))
     for sign in signs:
         merge = table.merge(make([0, sign * (ticks + 1), None])).when_matched_update({"at": "source.x"})
         with pytest.raises(pds.InvalidInput, match=r'column "at": a time has digits'):
