@@ -105,14 +105,7 @@ impl ByteSinkFactory for Nowhere {
 }
 
 fn encode(batch: &RecordBatch, options: WriteOptions) {
-    let identity = PartIdentity {
-        write_id: 1,
-        created_at: String::new(),
-        task: 0,
-        sequence: 0,
-        last: true,
-    };
-    let mut plan = WritePlan::new(batch.schema(), options, identity).unwrap();
+    let mut plan = WritePlan::new(batch.schema(), options, PartIdentity::default()).unwrap();
     plan.input_in_memory = true;
     writer::write(&plan, &mut *reader(batch), &mut Nowhere, &Cancel::default()).unwrap();
 }

@@ -3,9 +3,10 @@
 //! The layers, each of which uses only those before it:
 //! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
-//! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap),
-//! [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`producers`] (stages that are kept
-//! up to date), [`odf`] (a chain of metadata blocks, each linked to the one before by hash).
+//! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap); beside one
+//! another [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list) and [`producers`] (stages that
+//! are kept up to date); [`odf`] (a chain of metadata blocks, each linked to the one before by hash), which reads its
+//! slices as the files of a table.
 
 pub mod clock;
 pub mod dataset;

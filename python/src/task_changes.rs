@@ -1,4 +1,10 @@
 //! Deletes, upserts and merges whose rows other processes find and one commits.
+//!
+//! The process that commits splits the table's files into tasks (`split_targets`). Tasks find rows, and stage new ones,
+//! in any process (`find_deletes`, `find_upserts`, `merge_task`, `insert_task`); each returns its change as a message.
+//! Then the first process commits all messages at once (`commit_changes`), or removes the files that they name
+//! (`discard_changes`). The callers are in `pds.table.task_changes`; what the functions do is in the engine's modules
+//! `task_changes`, `change_targets` and `task_commit`.
 
 #![expect(
     clippy::needless_pass_by_value,

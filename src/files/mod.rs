@@ -2,7 +2,10 @@
 //!
 //! [`expr`] has the predicates over their columns, with pruning by statistics. Nothing here knows of commits.
 
+mod align;
+mod base64_bytes;
 mod columns;
+mod encoded_schema;
 mod entry;
 pub(crate) mod expr;
 mod fetch;
@@ -26,10 +29,13 @@ mod write;
 use arrow_array::RecordBatchReader;
 use tokio::task::JoinSet;
 
+pub(crate) use self::align::align_to_schema;
+pub use self::base64_bytes::Base64;
 pub use self::columns::TableColumns;
 pub(crate) use self::columns::{
     StoredField, field_indices, field_indices_by_id, field_indices_by_name,
 };
+pub use self::encoded_schema::EncodedSchema;
 pub use self::entry::DataFile;
 pub(crate) use self::fetch::MAX_GAP_BYTES;
 pub(crate) use self::field_ids::{assign_nested_ids, field_id};
@@ -48,6 +54,7 @@ pub(crate) use self::stage::{FileHooks, StagedFile, discard, stage};
 pub(crate) use self::write::{FileName, WrittenFile, write_files};
 use crate::error::{Error, Result};
 use crate::sync::blocking::{self, BlockingError};
+use crate::sync::in_place::is_in_place;
 
 /// A stream of batches that any thread can read.
 pub(crate) type BoxedReader = Box<dyn RecordBatchReader + Send>;
@@ -70,4 +77,14 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T> {
     let done = blocking::run_blocking(work).await;
     done.map_err(BlockingError::into_error)?
+}
+
+/// As [`run_blocking`], for work that waits for nothing but a disk: a call that works in place does it itself.
+pub(crate) async fn run_short<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if is_in_place() {
+        return blocking::run_here(work).map_err(BlockingError::into_error)?;
+    }
+    run_blocking(work).await
 }

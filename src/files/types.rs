@@ -1,4 +1,9 @@
 //! Which types can be converted to which without the loss of a value.
+//!
+//! Three questions, from strict to lax: a column becomes wider without its files being rewritten (`can_widen`); a
+//! column of another writer's file is read as one of the table (`can_read_as`); input is converted before it is
+//! written, where a value that is out of range is an error (`keeps_values`). Nested types follow the rules of their
+//! items and fields, and a nullable one does not become one that is not.
 
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
 

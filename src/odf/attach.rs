@@ -43,7 +43,8 @@ use crate::error::{Error, Result};
 use crate::store::cas::probe_conditional_writes;
 use crate::store::{Store, path};
 use crate::table::format::TableManifest;
-use crate::table::{Table, TableColumns, map_versions};
+use crate::table::{Table, TableColumns};
+use crate::versions::map_versions;
 
 const FOLDER: &str = "_odf";
 /// The source whose state is the version that was recorded last.

@@ -24,10 +24,10 @@ use super::multihash::Multihash;
 use super::slice_columns::schema_to_write;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, Result};
+use crate::files::align_to_schema;
 use crate::parquet::types::{batch_with_row_count, convert};
 use crate::sync::hash::SharedHasher;
 use crate::sync::mutex::lock;
-use crate::table::align_to_schema;
 
 /// The most rows of a batch that are processed at once.
 const CHUNK_ROWS: usize = 1 << 16;

@@ -70,13 +70,7 @@ pub(super) async fn write_slice(
     let store = chain.store();
     let (options, threads) = (options.write_options, options.threads);
     let staging = Staging::new(store, None, options.memory_limit_bytes);
-    let identity = PartIdentity {
-        write_id: store.clock().new_id(),
-        created_at: store.clock().now().to_rfc3339(),
-        task: 0,
-        sequence: 0,
-        last: true,
-    };
+    let identity = PartIdentity::new(&**store.clock());
     let waiting_bytes = MAX_WAITING_BYTES.min(options.memory_limit_bytes / 16);
     let options = WriteOptions {
         rows_per_file: None,

@@ -33,8 +33,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::store::temp_name::{is_hidden, is_stale};
 use crate::sync::progress;
-use crate::table::{Table, list_objects, list_root};
+use crate::table::Table;
 use crate::versions::vacuum::{before, remove_hidden, store_time};
+use crate::versions::{list_objects, list_root};
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);

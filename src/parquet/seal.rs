@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use twox_hash::XxHash3_64;
 
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"PDSSEAL1";
@@ -27,7 +28,7 @@ const VERSION: u32 = 2;
 pub(super) const PAGE_CHECKSUM_BYTES: usize = 8;
 
 /// The write that a part belongs to, and its place in the write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartIdentity {
     /// Random, the same in all parts of one write.
     pub write_id: u128,
@@ -37,8 +38,19 @@ pub struct PartIdentity {
     pub task: u64,
     /// The part's number among the parts of its task.
     pub sequence: u64,
-    /// Whether the part is the last of its task.
+    /// Whether the part is the last of its task; the writer sets it when it ends a file.
     pub last: bool,
+}
+
+impl PartIdentity {
+    /// That of the first file of a new write, which has one task.
+    pub fn new(clock: &dyn Clock) -> Self {
+        Self {
+            write_id: clock.new_id(),
+            created_at: clock.now().to_rfc3339(),
+            ..Self::default()
+        }
+    }
 }
 
 /// A file's checksums and identity.

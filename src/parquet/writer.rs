@@ -48,15 +48,8 @@ const MAX_GROUPS: usize = i16::MAX as usize;
 
 /// Checks that Parquet supports `schema`; an error names the column.
 pub fn check_schema(schema: &SchemaRef) -> Result<()> {
-    let identity = PartIdentity {
-        write_id: 0,
-        created_at: String::new(),
-        task: 0,
-        sequence: 0,
-        last: false,
-    };
     let options = WriteOptions::new("none", None, None, None, None)?;
-    WritePlan::new(Arc::clone(schema), options, identity).map(drop)
+    WritePlan::new(Arc::clone(schema), options, PartIdentity::default()).map(drop)
 }
 
 /// The schema, the options and the identity of one write.

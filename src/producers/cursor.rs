@@ -1,4 +1,9 @@
 //! Walking along sorted streams row by row, and collecting some of the rows.
+//!
+//! Whatever merges, compares or joins sorted streams is written with these. A `Cursor` stands at a row of one stream
+//! and has its key in the comparable form of arrow-row. A `Picker` collects rows of any batches and returns them as new
+//! batches. `RowsEqual` compares rows of two streams bit by bit. Memory is bounded: a cursor holds one batch, and a
+//! picker says when it is full, so that its caller takes what it has.
 
 use std::ops::Range;
 use std::sync::Arc;

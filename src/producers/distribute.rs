@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::files::run::DEFAULT_PAGE_ROWS;
 use crate::files::run_blocking;
 use crate::store::metrics::ReadCounts;
-use crate::table::{pack_message, unpack_message};
+use crate::versions::{pack_message, unpack_message};
 
 /// How much a stage has to do.
 #[derive(Debug, Clone, Copy)]

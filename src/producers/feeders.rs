@@ -1,4 +1,9 @@
 //! The sources and stages that feed a stage, as an update has them: what they had, and what it adds.
+//!
+//! An update does not write what it computed before the end, so a stage sees each of its feeders as stored rows under
+//! the rows that the update adds (`FeederTable`). The function of a stage gets the rows of whole keys (`feed`),
+//! aggregates what left and what came (`feed_changes`), joins the rows with their identities. Rows that the update has
+//! read already (`OldRows`) are not read once more.
 
 use std::sync::Arc;
 

@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::EncodedSchema;
 use crate::run::SortedRun;
-use crate::table::ListingLimits;
-use crate::table::format::Base64;
 use crate::versions::{
     CommitId, CommitOperation, Folder, ListWriter, RollLists, TimestampMicros, Transaction,
     TransactionLimits, TransactionList, Versioned, header_by_fields, roll_transactions,
@@ -76,7 +75,7 @@ pub struct NodeEntry {
     /// The Arrow types of `key` and `value`, as text.
     pub types: [String; 2],
     /// The exact fields `key` and `value`: an IPC schema message.
-    pub arrow_schema: Base64,
+    pub arrow_schema: EncodedSchema,
     /// Whether the greatest key comes first.
     #[serde(default)]
     pub descending: bool,
@@ -214,7 +213,7 @@ impl PipelineManifest {
 }
 
 impl Versioned for PipelineManifest {
-    type Limits = ListingLimits;
+    type Limits = TransactionLimits;
 
     const NOUN: &'static str = "pipeline";
     const FORMAT: u32 = FORMAT;
@@ -250,8 +249,8 @@ impl Versioned for PipelineManifest {
 
     header_by_fields!();
 
-    fn transaction_limits(limits: &ListingLimits) -> TransactionLimits {
-        limits.transactions()
+    fn transaction_limits(limits: &TransactionLimits) -> TransactionLimits {
+        *limits
     }
 
     /// There is no older format.

@@ -1,4 +1,9 @@
 //! Graphs: the sources and stages that a process declares, checked against one another and against what is stored.
+//!
+//! A [`Graph`] has the names, types, functions and operators of a pipeline in the order of their declaration. A stage
+//! comes after those that feed it, so there are no circles. Each call of the facade builds the graph; a manifest has
+//! the same without functions ([`NodeEntry`]), and `rebuild` compares the two. Nothing here reads or writes. Errors are
+//! `InvalidInput` and name the source or stage.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,7 +17,6 @@ use super::keys::check_key_type;
 use super::operators::{FeederColumns, Operator, PlannedOrder, StageFunction};
 use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
-use crate::table::format::Base64;
 
 /// The longest name of a source or stage, in bytes.
 const MAX_NAME_BYTES: usize = 255;
@@ -213,7 +217,7 @@ impl Node {
     pub(super) fn entry(&self) -> Result<NodeEntry> {
         let columns = self.columns();
         let types = [&columns.key, &columns.value].map(|field| field.data_type().to_string());
-        let arrow_schema = Base64(columns.encode()?);
+        let arrow_schema = columns.encode()?;
         let mut entry = NodeEntry {
             name: self.name().to_owned(),
             feeders: Vec::new(),

@@ -21,11 +21,10 @@ use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, Result};
-use crate::files::{SortColumn, Spill, SpillWriter, sort_batches};
+use crate::files::{SortColumn, Spill, SpillWriter, align_to_schema, sort_batches};
 use crate::parquet::Cancel;
 use crate::parquet::plain_values::plain_values;
 use crate::parquet::required::check_nulls;
-use crate::table::align_to_schema;
 
 /// Which keys of a source are changed, and to what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,8 +34,7 @@ use crate::files::{SortedBatches, Spill, run_blocking};
 use crate::parquet::Cancel;
 use crate::run::KeyRange;
 use crate::store::metrics::ReadCounts;
-use crate::table::{pack_message, unpack_message};
-use crate::versions::remove;
+use crate::versions::{pack_message, remove, unpack_message};
 
 /// What the tasks of a job do.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,4 +1,9 @@
 //! Writing what a plan computed: the runs that the tables get, all at once but for large ones, which take memory.
+//!
+//! It is the last step of an update before the commit. A source or stage gets up to three runs: of its content, its key
+//! mappings and its changed keys. A new run is merged with the newest stored ones of its table where these are small or
+//! many (`levels`), so that a lookup has few runs to look into. After an error the other writes still end: so all files
+//! that were written are known, and can be removed. Nothing refers to a run before `splice` puts it into a manifest.
 
 use std::collections::BTreeMap;
 

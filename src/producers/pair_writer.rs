@@ -1,4 +1,8 @@
 //! The pairs of a join as rows of its content, or as the identities of such rows.
+//!
+//! What a join computes is rows of its content: target key, source key and value. The source key is a struct of what
+//! identifies the rows of both sides, so each pair has a row of its own that later updates replace or delete. A side
+//! without a partner is null. With the identities alone, the same code names the pairs that may have been.
 
 use std::sync::Arc;
 

@@ -1,5 +1,8 @@
 //! The plan of an update: what its changes make of each source and stage, computed in the order of the graph from one
 //! snapshot, and written at the end, all runs at once.
+//!
+//! `compute` leaves what it has in temporary files, or in runs that tasks of an engine wrote (`distribute`); `write` is
+//! in `outputs`. A plan reads one snapshot: when another commit comes first, the update makes a new plan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

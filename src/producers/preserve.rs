@@ -1,5 +1,8 @@
 //! Hooks that preserve values: what a stage emits is replaced by what a function makes of it and of an earlier value of the
 //! same target key, such as a surrogate id that stays.
+//!
+//! A hook gets the emitted rows in the order of the content, each with the earlier value and whether it is the first
+//! row of its target key, and returns as many rows. It may keep a small state, which the manifest stores.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! Writing runs, under names of their own.
+//!
+//! A `RunWriter` belongs to one plan. It names files after the version that the plan began with, so that a vacuum knows
+//! the oldest writer of each, and remembers what it wrote: when the plan is not committed, or a run is merged into
+//! another, the caller removes these files. Small runs are written at once; permits limit how many large ones are
+//! encoded at a time.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -76,8 +81,8 @@ impl RunWriter {
     }
 
     /// The process keeps small files: its next update looks up keys in them, or merges them with what it adds.
-    pub(super) fn with_kept_files(mut self) -> Self {
-        self.options.keeps_small_files = true;
+    pub(super) fn with_cached_files(mut self) -> Self {
+        self.options.caches_small_files = true;
         self
     }
 

@@ -1,4 +1,8 @@
 //! What commits do to the runs of a pipeline: an update puts a run in the place of a table's newest ones.
+//!
+//! The change of an update is valid as long as no other update came first, and each table still begins with the runs
+//! that it merged; then the new run takes their place. A compaction that has replaced these runs is a conflict, and the
+//! update plans anew. A compaction replaces its own runs wherever they are neighbours.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,9 @@
 //! Changes of a source that other processes sort in parts, as runs in the store that nothing names.
+//!
+//! [`stage_rows`] sorts a part of the rows, in any process, writes them as a run and returns a message. An update takes
+//! the messages of all parts (`StagedChanges`) and merges their rows. No version ever names these runs:
+//! [`discard_rows`] removes them, or else a vacuum, after which an update with them fails with
+//! [`ErrorKind::TransactionExpired`].
 
 use std::sync::Arc;
 
@@ -18,8 +23,7 @@ use super::tables::TableShape;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{SortColumn, SortKeys, Spill, run_blocking};
 use crate::parquet::Cancel;
-use crate::table::{pack_message, unpack_message, unpack_messages};
-use crate::versions::remove;
+use crate::versions::{pack_message, remove, unpack_message, unpack_messages};
 
 /// Rows that were staged.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,4 +1,9 @@
 //! The tables of sources and stages: their columns, their order, and which of their rows a newer run replaces.
+//!
+//! A `TableShape` is what the code of lookups, merges and writes needs to know of a table; the module of producers
+//! lists the tables. `KeyAndValue` are the fields of one source or stage as they were declared, which is what a
+//! manifest stores; the shapes of all its tables follow from them. Stored columns are nullable, whatever was declared,
+//! and columns that readers do not see are behind the others; `read` returns the declared types.
 
 use std::sync::Arc;
 
@@ -8,9 +13,8 @@ use super::format::{NodeEntry, ValueOrder};
 use super::keys::nullable;
 use super::source_keys::{SOURCE_KEY, split_source_key};
 use crate::error::{Result, corrupted_error};
-use crate::files::{SortColumn, SortKeys};
+use crate::files::{EncodedSchema, SortColumn, SortKeys};
 use crate::run::KeyColumn;
-use crate::table::{decode_schema, encode_schema};
 
 /// The column with the state of each key of a stage that is folded. Readers do not see it.
 pub(super) const STATE: &str = "state";
@@ -137,7 +141,9 @@ impl KeyAndValue {
             let name = &entry.name;
             corrupted_error("the manifest", &format!("the schema of {name:?} {reason}"))
         };
-        let schema = decode_schema(&entry.arrow_schema.0)
+        let schema = entry
+            .arrow_schema
+            .decode()
             .map_err(|e| damaged("cannot be decoded").with_source(e))?;
         let [key, value, other @ ..] = schema.fields().as_ref() else {
             return Err(damaged("does not have the columns key and value"));
@@ -185,7 +191,7 @@ impl KeyAndValue {
     }
 
     /// The schema as it is stored.
-    pub(super) fn encode(&self) -> Result<bytes::Bytes> {
+    pub(super) fn encode(&self) -> Result<EncodedSchema> {
         let mut fields = vec![
             self.key.clone().with_name("key"),
             self.value.clone().with_name("value"),
@@ -196,7 +202,7 @@ impl KeyAndValue {
         if let Some(source_key) = &self.source_key {
             fields.push(source_key.clone().with_name(SOURCE_KEY));
         }
-        encode_schema(&Schema::new(fields))
+        EncodedSchema::new(&Schema::new(fields))
     }
 
     /// The columns `key` and `value`, as they are stored.

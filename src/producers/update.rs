@@ -32,8 +32,8 @@ use crate::files::run_blocking;
 use crate::parquet::Cancel;
 use crate::versions::commit::{RunResult, run_on};
 use crate::versions::{
-    Change, CommitId, Operation, TimestampMicros, Transaction, create_first, find_replay,
-    is_not_created, remove,
+    Change, CommitId, Operation, TimestampMicros, Transaction, check_idempotency_key, create_first,
+    find_replay, is_not_created, remove,
 };
 
 /// What is left at least of the timeout after a wait for the lease.
@@ -290,7 +290,7 @@ impl<'a> UpdateOperation<'a> {
         changes: BTreeMap<String, Changes>,
         options: &'a UpdateOptions,
     ) -> Result<Self> {
-        crate::table::check_idempotency_key(options.idempotency_key.as_deref())?;
+        check_idempotency_key(options.idempotency_key.as_deref())?;
         let sources = read_changes(graph, changes, options.memory_limit_bytes).await?;
         Ok(Self {
             pipeline,
@@ -371,7 +371,7 @@ impl<'a> UpdateOperation<'a> {
                 self.options.sizes,
                 self.options.memory_limit_bytes,
             )?
-            .with_kept_files(),
+            .with_cached_files(),
             sizes: self.options.sizes,
             cancel,
             engine: self.options.engine.clone(),

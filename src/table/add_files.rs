@@ -22,7 +22,6 @@ use super::foreign_files::{check_types, file_entry, refuse_encrypted, with_types
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
-use super::write::check_idempotency_key;
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
@@ -31,9 +30,7 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::sync::begun::run_to_end;
 use crate::sync::progress::{self, Progress};
 use crate::versions::commit::{RunResult, run};
-use crate::versions::find_replay;
-use crate::versions::remove;
-use crate::versions::{Ancestor, Operation};
+use crate::versions::{Ancestor, Operation, check_idempotency_key, find_replay, remove};
 
 /// The maximum number of files that are opened or copied concurrently.
 pub(super) const CONCURRENT_FILES: usize = 16;

@@ -22,7 +22,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use futures::{StreamExt, stream};
 
-use super::format::{Base64, Segment, TableManifest, Tombstones, corrupted_error};
+use super::format::{EncodedSchema, Segment, TableManifest, Tombstones, corrupted_error};
 use super::listing;
 use super::names;
 use super::snapshot_file::SnapshotFile;
@@ -147,7 +147,7 @@ struct ChangeScan {
     table: Table,
     columns: TableColumns,
     /// The stored schema of these.
-    arrow_schema: Base64,
+    arrow_schema: EncodedSchema,
     /// The positions of the columns that the feed returns.
     projection: Arc<[usize]>,
     /// These columns.

@@ -9,11 +9,13 @@ use serde_json::json;
 
 use super::actions::NewTable;
 use super::format::{CommitOperation, DataFile, TableManifest};
-use super::write::{align_to_schema, check_idempotency_key, upload};
+use super::write::upload;
 use super::{Snapshot, Table, TableColumns, TableWriteOptions, names};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::align_to_schema;
 use crate::versions::{
-    Transaction, check_creatable, create_checked, is_not_created, list_objects, remove,
+    Transaction, check_creatable, check_idempotency_key, create_checked, is_not_created,
+    list_objects, remove,
 };
 
 /// Creates a table with the rows of `input`. Returns its first snapshot and the files. Errors are those of

@@ -19,7 +19,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 use serde::{Deserialize, Serialize};
 
-use super::format::{Base64, ColumnSchema, PositionBitmap, TableManifest};
+use super::format::{ColumnSchema, EncodedSchema, PositionBitmap, TableManifest};
 use super::row_group::RowGroupScan;
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
@@ -36,7 +36,7 @@ pub(super) const CONCURRENT_GROUPS: usize = 2;
 #[derive(Debug)]
 pub(super) struct Basis {
     version: u64,
-    arrow_schema: Base64,
+    arrow_schema: EncodedSchema,
     columns: Vec<ColumnSchema>,
     key: Vec<u32>,
 }

@@ -1,4 +1,8 @@
 //! Data files that were not written for the table: how their columns are read, and their entries.
+//!
+//! Such files have no ids in their fields, another Arrow schema or none, and timestamps of 96 bits. Both ways to add
+//! them, `add_files` and `import_files`, check a file here before they list it, and scans read it with the same types
+//! (`with_types_of`). Bounds are listed only where they are known to hold for the column.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::limits::ListingLimits;
-pub use super::values::{Base64, PositionBitmap};
+pub use super::position_bitmap::PositionBitmap;
 pub(super) use crate::error::corrupted_error;
-pub use crate::files::DataFile;
 use crate::files::TableColumns;
-pub use crate::versions::Pointer;
-pub use crate::versions::{CommitId, TimestampMicros};
-pub use crate::versions::{CommitOperation, Transaction, TransactionList};
+pub use crate::files::{Base64, DataFile, EncodedSchema};
+pub use crate::versions::{
+    CommitId, CommitOperation, Pointer, TimestampMicros, Transaction, TransactionList,
+};
 use crate::versions::{TransactionLimits, Versioned, header_by_fields};
 
 /// The format version that is written; older ones are read. The first commit on a table of an older format
@@ -42,7 +42,7 @@ pub struct TableManifest {
     /// The columns by name and type, for people and other readers.
     pub schema: TableSchema,
     /// The exact Arrow schema: an IPC schema message.
-    pub arrow_schema: Base64,
+    pub arrow_schema: EncodedSchema,
     /// The ids of the columns that identify a row.
     #[serde(default)]
     pub key: Vec<u32>,

@@ -40,6 +40,7 @@ impl ListingLimits {
 
 impl Default for ListingLimits {
     fn default() -> Self {
+        let transactions = TransactionLimits::default();
         Self {
             max_inline_files: 256,
             max_inline_bytes: 16 << 10,
@@ -48,9 +49,9 @@ impl Default for ListingLimits {
             max_segment_files: 4096,
             max_merged_segment_bytes: 64 << 10,
             max_merged_segment_part: 32,
-            max_inline_transactions: 128,
-            max_listed_transactions: 1024,
-            merge_factor: 8,
+            max_inline_transactions: transactions.max_inline,
+            max_listed_transactions: transactions.max_listed,
+            merge_factor: transactions.merge_factor,
         }
     }
 }

@@ -31,14 +31,13 @@ use super::object_cache::ObjectCache;
 use super::snapshot_file::FileRef;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::Deletions;
-use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
+use super::write::{TableWriteOptions, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
-use crate::files::TableColumns;
-use crate::files::run_blocking;
+use crate::files::{TableColumns, align_to_schema, run_blocking};
 use crate::sync::progress;
 use crate::versions::commit::{RunResult, run};
-use crate::versions::{Operation, RequiredVersion};
+use crate::versions::{Operation, RequiredVersion, check_idempotency_key};
 
 /// The result of a merge.
 #[derive(Debug)]

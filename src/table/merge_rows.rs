@@ -1,4 +1,10 @@
 //! The rows of a merge: which rows of a data file and of the source match, and what the clauses make of them.
+//!
+//! `MergeContext` has the source, its keys and the clauses. A file of the table is read by row groups; each row is
+//! joined with the row of the source that has its key, and the first clause that holds decides whether it stays, goes,
+//! or is written anew. Rows of the source that match none are inserted at the end (`insert_unmatched`). What a file
+//! gives (`FileOutput`) is right as long as the same rows of it are deleted. `merge` commits it; tasks do the same
+//! (`task_changes`).
 
 use std::sync::Arc;
 

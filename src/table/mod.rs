@@ -14,7 +14,7 @@
 //! | reads | `scan`, `scan_tasks`, `snapshot_reader`, `row_group`, `row_reads`, `page_reads`, `count`, `changes` |
 //! | new rows | `write`, `staged`, `create_with_rows` |
 //! | changed rows | `delete`, `upsert`, `merge`, `merge_rows`, `clauses`, `keys`, `findings`, `conflicts` |
-//! | the same, by many processes | `task_changes`, `change_targets`, `task_commit`, `messages` |
+//! | the same, by many processes | `task_changes`, `change_targets`, `task_commit` |
 //! | rewritten files | `compact`, `rewrite_group`, `rewrite_tasks`, `sort_tasks`, `sort_ranges` |
 //! | files of other systems | `add_files`, `import_files`, `foreign_files`, `partitions`, `spark_fields` |
 //! | exports to Delta and Iceberg | `exports`, `export_upkeep`, `export`, `delta_log`, `iceberg` |
@@ -51,11 +51,11 @@ mod limits;
 mod listing;
 mod merge;
 mod merge_rows;
-mod messages;
 mod names;
 mod object_cache;
 mod page_reads;
 mod partitions;
+mod position_bitmap;
 mod references;
 mod rewrite_group;
 mod rewrite_tasks;
@@ -79,7 +79,6 @@ pub mod tombstone;
 mod tombstone_merge;
 mod tombstone_reader;
 mod upsert;
-mod values;
 mod verify;
 mod write;
 
@@ -107,14 +106,12 @@ pub use self::import_files::{
 pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
-pub use self::messages::{pack_message, unpack_message, unpack_messages};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
 pub use self::rewrite_tasks::{RewrittenGroup, commit_rewrites, plan_rewrites, rewrite_task};
 pub use self::scan::{ScanOptions, scan};
 pub use self::scan_tasks::{
     TaskSizes, parse_task, split_scan, split_scan_of_files, with_columns_of,
 };
-pub(crate) use self::schema::{decode_schema, encode_schema};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
@@ -131,13 +128,11 @@ pub use self::task_commit::{TaskOperation, TasksCommitted, commit_changes};
 pub use self::upsert::{ReplaceTarget, replace_rows};
 pub use self::verify::{VerificationTasks, VerifyReport, split_verification, verify};
 pub use self::write::{TableWriteOptions, write};
-pub(crate) use self::write::{align_to_schema, check_idempotency_key};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};
 pub use crate::files::{BatchStream, TableColumns};
-pub use crate::versions::Versioned;
-pub(crate) use crate::versions::map_versions;
-pub use crate::versions::{HistoryEntry, at_time, history};
-pub(crate) use crate::versions::{list_objects, list_root};
+pub use crate::versions::{
+    HistoryEntry, Versioned, at_time, history, pack_message, unpack_message, unpack_messages,
+};
 
 /// A table: a folder of versions of a [`TableManifest`], or one in which a table can be created.
 pub type Table = crate::versions::Folder<TableManifest>;

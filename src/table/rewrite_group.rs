@@ -16,12 +16,11 @@ use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
 use super::tombstone::Deletions;
-use super::write::{TableWriteOptions, align_to_schema, upload};
+use super::write::{TableWriteOptions, upload};
 use super::{Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::BoxedReader;
-use crate::versions::Operation;
-use crate::versions::remove;
+use crate::files::{BoxedReader, align_to_schema};
+use crate::versions::{Operation, remove};
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
 /// only when a file is not where it was.

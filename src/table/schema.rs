@@ -7,31 +7,18 @@
 //! `ManifestCorrupted`.
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::sync::Arc;
 
-use arrow_ipc::convert::try_schema_from_ipc_buffer;
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions, write_message};
 use arrow_row::{RowConverter, SortField};
-use arrow_schema::{Schema, SchemaRef};
-use bytes::Bytes;
+use arrow_schema::SchemaRef;
 
 use super::actions::NewTable;
 use super::format::{TableManifest, TableSchema, corrupted_error};
 use super::names;
 use super::schema_extensions::without_widened_extensions;
 use crate::error::{Error, Result};
-use crate::files::{StoredField, TableColumns};
-use crate::parquet::panic_text;
+use crate::files::{EncodedSchema, StoredField, TableColumns};
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
-
-const ZSTD_LEVEL: i32 = 3;
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Schemas below this stay readable without a decompressor.
-const MIN_COMPRESSED_BYTES: usize = 8 << 10;
-/// The maximum size of a decompressed schema.
-const MAX_SCHEMA_BYTES: u64 = 64 << 20;
 
 impl NewTable {
     /// Describes a table of `schema`; `key` and `sort_by` are names of its columns.
@@ -57,9 +44,9 @@ impl NewTable {
             }
             Ok(ids)
         };
-        let arrow_schema = encode_schema(schema)?;
+        let arrow_schema = EncodedSchema::new(schema)?;
         // Readers decode it within limits, of the depth of types for one.
-        decode_schema(&arrow_schema).map_err(|e| {
+        arrow_schema.decode().map_err(|e| {
             let message = format!("a table cannot have these columns: {}", e.message());
             Error::invalid(message).with_source(e)
         })?;
@@ -109,56 +96,11 @@ fn check_key_types(schema: &SchemaRef, key: &[String]) -> Result<()> {
     )))
 }
 
-/// Encodes a schema as an IPC message, such as the one at the start of an IPC stream; a long one as a
-/// Zstandard frame.
-pub(crate) fn encode_schema(schema: &Schema) -> Result<Bytes> {
-    let options = IpcWriteOptions::default();
-    let mut dictionaries = DictionaryTracker::new(false);
-    let message = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
-        schema,
-        &mut dictionaries,
-        &options,
-    );
-    let mut bytes = Vec::new();
-    write_message(&mut bytes, message, &options)
-        .map_err(|e| Error::invalid(format!("schema cannot be serialized: {e}")).with_source(e))?;
-    if bytes.len() < MIN_COMPRESSED_BYTES {
-        return Ok(bytes.into());
-    }
-    let compressed = zstd::bulk::compress(&bytes, ZSTD_LEVEL);
-    Ok(compressed.unwrap_or(bytes).into())
-}
-
-/// Decodes what [`encode_schema`] made; damaged bytes are an error.
-pub(crate) fn decode_schema(encoded: &[u8]) -> Result<Schema> {
-    if !encoded.starts_with(&ZSTD_MAGIC) {
-        return decode_message(encoded);
-    }
-    let mut message = Vec::new();
-    zstd::Decoder::new(encoded)
-        .map_err(Error::from_cause)?
-        .take(MAX_SCHEMA_BYTES + 1)
-        .read_to_end(&mut message)
-        .map_err(Error::from_cause)?;
-    if message.len() as u64 > MAX_SCHEMA_BYTES {
-        let reason = format!("it decompresses to more than {MAX_SCHEMA_BYTES} bytes");
-        return Err(Error::other(reason));
-    }
-    decode_message(&message)
-}
-
-fn decode_message(message: &[u8]) -> Result<Schema> {
-    // Offsets are verified, but the conversion panics on types that it does not know.
-    let unwound = std::panic::catch_unwind(|| try_schema_from_ipc_buffer(message));
-    let decoded = unwound.map_err(|panic| Error::other(panic_text(panic.as_ref())))?;
-    decoded.map_err(Error::from_cause)
-}
-
 impl TableColumns {
     /// The columns of a snapshot. Fails with `ManifestCorrupted` if its schema cannot be decoded.
     pub fn from_manifest(manifest: &TableManifest) -> Result<Self> {
         let name = names::manifest(manifest.version);
-        let schema = decode_schema(&manifest.arrow_schema.0).map_err(|e| {
+        let schema = manifest.arrow_schema.decode().map_err(|e| {
             corrupted_error(&name, "its arrow_schema cannot be decoded").with_source(e)
         })?;
         let column_names = manifest.schema.columns.iter().map(|c| c.name.as_str());
@@ -169,7 +111,7 @@ impl TableColumns {
             ));
         }
         let schema = without_widened_extensions(schema, &manifest.schema.columns);
-        Ok(Self::from_entries(Arc::new(schema), &manifest.schema))
+        Ok(Self::from_entries(schema, &manifest.schema))
     }
 
     /// Gives ids to nested fields that have none: tables of format 1 have ids on columns only.
@@ -187,34 +129,5 @@ impl TableColumns {
             nested_ids: c.nested_ids.clone(),
         });
         Self::new(schema, ids, stored.collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow_schema::{DataType, Field};
-
-    use super::*;
-
-    /// Any bytes are a schema or an error.
-    #[test]
-    fn damaged_schemas_are_errors_and_never_a_panic() {
-        let schema = Schema::new(vec![
-            Field::new("id", DataType::Int64, false),
-            Field::new("at", DataType::Date32, true),
-            Field::new("price", DataType::Decimal128(12, 2), true),
-        ]);
-        let encoded = encode_schema(&schema).unwrap();
-        assert_eq!(decode_schema(&encoded).unwrap(), schema);
-        // Unknown types are among these, such as an integer of 7 bits.
-        let mut error_count = 0;
-        for offset in 0..encoded.len() {
-            for value in [0, 7, 65, 255] {
-                let mut bytes = encoded.to_vec();
-                bytes[offset] = value;
-                error_count += usize::from(decode_schema(&bytes).is_err());
-            }
-        }
-        assert!(error_count > 0);
     }
 }

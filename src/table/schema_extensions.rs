@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_KEY};
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::format::{ColumnSchema, Widened};
 
 /// The schema without the extension types whose storage type a widening has changed, except canonical ones that allow
 /// the new one. `entries` describe its columns in the same order.
-pub(super) fn without_widened_extensions(schema: Schema, entries: &[ColumnSchema]) -> Schema {
+pub(super) fn without_widened_extensions(schema: SchemaRef, entries: &[ColumnSchema]) -> SchemaRef {
     if entries.iter().all(|column| column.widened.is_empty()) {
         return schema;
     }
@@ -25,7 +25,7 @@ pub(super) fn without_widened_extensions(schema: Schema, entries: &[ColumnSchema
             widened => fit_extension(field, None, widened),
         })
         .collect();
-    Schema::new_with_metadata(fields, schema.metadata)
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata.clone()))
 }
 
 /// The field without an extension type that does not fit its type. It is the column itself, or a child of `parent`.
@@ -110,7 +110,8 @@ mod tests {
             widened: widened.collect(),
             ..ColumnSchema::default()
         };
-        let schema = without_widened_extensions(Schema::new(vec![field]), &[entry]);
+        let schema = Arc::new(Schema::new(vec![field]));
+        let schema = without_widened_extensions(schema, &[entry]);
         schema.field(0).clone()
     }
 

@@ -8,7 +8,7 @@ use arrow_array::{Array, BooleanArray, RecordBatch, new_null_array};
 use arrow_schema::{ArrowError, DataType, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::values::Base64;
+use super::format::Base64;
 use crate::error::{Error, Result};
 use crate::files::expr::{Bounds, ForeignPredicate};
 use crate::files::{SortColumn, SortKeys, TableColumns};

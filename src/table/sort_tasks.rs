@@ -16,15 +16,14 @@ use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use serde::{Deserialize, Serialize};
 
 use super::compact::{Compaction, find_sort_columns};
-use super::format::{CommitId, DataFile, TableManifest};
+use super::format::{Base64, CommitId, DataFile, TableManifest};
 use super::rewrite_group::{rewrite_files, rewrite_rows};
 use super::rewrite_tasks::{RewrittenGroup, commit_alone};
 use super::scan_tasks::{TaskSizes, pack, split_scan, without_files};
 use super::snapshot_reader::SnapshotReader;
 use super::sort_ranges::{RangePlace, RangePredicate, SortRange, sort_columns};
-use super::values::Base64;
 use super::write::TableWriteOptions;
-use super::{Table, messages};
+use super::{Table, pack_message, unpack_message};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Filter;
 use crate::files::{BoxedReader, SortKeys, TableColumns, sort_batches};
@@ -217,10 +216,7 @@ pub fn plan_ranges(
     };
     Ok(RangeTasks {
         runs: pack(&runs)?,
-        ranges: ranges
-            .iter()
-            .map(messages::pack_message)
-            .collect::<Result<_>>()?,
+        ranges: ranges.iter().map(pack_message).collect::<Result<_>>()?,
     })
 }
 
@@ -254,7 +250,7 @@ pub async fn range_task(
     by: &[u32],
     options: &TableWriteOptions,
 ) -> Result<WrittenRange> {
-    let range: SortRange = messages::unpack_message(range)?;
+    let range: SortRange = unpack_message(range)?;
     let columns = TableColumns::from_manifest(&runs)?;
     let mut options = options.clone();
     options.write_options.rows_per_file = Some(range.file_rows.max(1));

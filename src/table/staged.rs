@@ -13,11 +13,14 @@ use super::actions::{Append, Overwrite};
 use super::format::{DataFile, TableManifest};
 use super::scan_tasks::{pack, without_files};
 use super::upsert::{assert_predicate, replace_with_files};
-use super::write::{align_to_schema, check_idempotency_key, upload};
+use super::write::upload;
 use super::{Committed, Predicate, Snapshot, Table, TableColumns, TableWriteOptions};
 use crate::error::Result;
+use crate::files::align_to_schema;
 use crate::versions::commit::commit_onto;
-use crate::versions::{Ancestor, Change, OnVersion, check_required_version, find_replay, remove};
+use crate::versions::{
+    Ancestor, Change, OnVersion, check_idempotency_key, check_required_version, find_replay, remove,
+};
 
 /// What a process needs to stage rows: a scan task without files.
 pub fn writer_task(manifest: &TableManifest) -> Result<Vec<u8>> {

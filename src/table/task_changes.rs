@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 use super::actions::NewTable;
 use super::clauses::MergeRules;
 use super::findings::{self, CONCURRENT_FILES, FileRows};
-use super::format::{Base64, DataFile, PositionBitmap, TableManifest};
+use super::format::{DataFile, PositionBitmap, TableManifest};
 use super::keys::resolve_match_columns;
 use super::merge_rows::{MergeContext, merge_file};
 use super::scan::{ScanOptions, scan};
 use super::scan_tasks::{pack, without_files};
 use super::snapshot_reader::SnapshotReader;
-use super::write::{TableWriteOptions, align_to_schema, upload};
+use super::write::{TableWriteOptions, upload};
 use super::{Predicate, Table, TableColumns};
 use crate::error::{Error, Result};
 use crate::files::expr::{Filter, KeySet};
-use crate::files::run_blocking;
+use crate::files::{align_to_schema, run_blocking};
 
 /// What a task changes in its files, and the files that it wrote.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub fn source_task(manifest: &TableManifest, source: &SchemaRef) -> Result<Vec<u
     let columns = NewTable::new(source, &[], &[])?;
     pack(&TableManifest {
         schema: columns.schema,
-        arrow_schema: Base64(columns.arrow_schema),
+        arrow_schema: columns.arrow_schema,
         key: Vec::new(),
         sort_by: Vec::new(),
         ..without_files(manifest)

@@ -15,11 +15,13 @@ use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
 use super::task_changes::TaskChange;
-use super::write::{TableWriteOptions, check_idempotency_key};
+use super::write::TableWriteOptions;
 use super::{Committed, Predicate, Snapshot, Staged, Table, TableColumns};
 use crate::error::{Error, Result};
 use crate::versions::commit::commit_onto;
-use crate::versions::{Ancestor, Change, OnVersion, check_required_version, find_replay};
+use crate::versions::{
+    Ancestor, Change, OnVersion, check_idempotency_key, check_required_version, find_replay,
+};
 
 /// What is changed by all tasks together.
 #[derive(Debug)]

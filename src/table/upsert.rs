@@ -22,17 +22,20 @@ use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::object_cache::ObjectCache;
 use super::snapshot_reader::SnapshotReader;
-use super::write::{TableWriteOptions, align_to_schema, check_idempotency_key, upload};
+use super::write::{TableWriteOptions, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::expr::Predicate;
-use crate::files::{BoxedReader, TableColumns};
+use crate::files::{BoxedReader, TableColumns, align_to_schema};
 use crate::sync::mutex::lock;
 use crate::sync::progress::{self, with_progress};
 use crate::versions::commit::{RunResult, run};
-use crate::versions::{Ancestor, Operation, RequiredVersion, check_required_version, find_replay};
+use crate::versions::{
+    Ancestor, Operation, RequiredVersion, check_idempotency_key, check_required_version,
+    find_replay,
+};
 
 /// Which rows are replaced.
 #[derive(Debug, Clone)]

@@ -1,4 +1,10 @@
 //! Verifies every byte that a version of a table consists of.
+//!
+//! Lists come first, since they say which files there are: segments, transactions and tombstones are compared with
+//! their entries in the manifest. Then each data file is read: its checksums are compared, its columns decoded, and its
+//! statistics compared with those in the list, by which scans leave it out. Damage is reported
+//! ([`VerifyReport::problems`]), and the rest is verified; any other error, such as one of the store, ends the
+//! verification. [`split_verification`] verifies the lists and leaves the files to tasks.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;

@@ -1,9 +1,7 @@
 //! Writing: aligns a stream of batches to the table's schema, uploads it as data files and commits them.
 //!
-//! [`write()`] appends or overwrites; upserts, merges and compactions use [`align_to_schema`] and
-//! [`upload`]. Columns are matched by name. Refused are unknown, repeated and missing columns, types whose
-//! conversion could lose a value, and nulls in a column that must not be null, all with
-//! [`crate::ErrorKind::InvalidInput`].
+//! [`write()`] appends or overwrites; upserts, merges and compactions use [`upload`]. Columns are matched by name, and
+//! what does not fit the table is refused, as [`align_to_schema`] says.
 //!
 //! No commit names the files before they are complete. If nothing was committed for certain
 //! ([`crate::versions::Committed`]) the files are removed; if the outcome is unknown they stay for a vacuum.
@@ -12,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{ArrowError, DataType, FieldRef, SchemaRef};
+use arrow_array::{RecordBatchIterator, RecordBatchReader};
+use arrow_schema::{DataType, FieldRef, SchemaRef};
 
 use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
 use super::format::{DataFile, TableManifest};
@@ -21,26 +19,24 @@ use super::spark_fields::describe_stored;
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, Result};
 use crate::files::expr::Statistics;
-use crate::files::types::keeps_values;
 use crate::files::{
-    FileName, SortColumn, TableColumns, WrittenFile, count_rows, sort_batches, write_files,
+    FileName, SortColumn, TableColumns, WrittenFile, align_to_schema, count_rows, sort_batches,
+    write_files,
 };
 use crate::parquet::nested::contains_type;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
-use crate::parquet::types::{batch_with_row_count, convert};
 use crate::parquet::writer::WritePlan;
 use crate::store::stage::Staging;
 use crate::sync::in_place::in_place;
 use crate::versions::commit::commit_written;
 use crate::versions::{
     Ancestor, Change, CommitError, CommitOutcome, OnVersion, RequiredVersion,
-    check_required_version, commit_batched, find_replay,
+    check_idempotency_key, check_required_version, commit_batched, find_replay,
 };
 
 /// After this time the snapshot that was read before the upload is read again for the commit.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(2);
-const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 
 /// The options of a write to a table.
 #[derive(Debug, Clone)]
@@ -209,17 +205,6 @@ fn without_untyped(
     )))
 }
 
-/// Refuses an idempotency key that is empty or too long to be stored in manifests.
-pub(crate) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
-    let bytes = key.map_or(1, str::len);
-    if (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&bytes) {
-        return Ok(());
-    }
-    let message =
-        format!("idempotency_key must have 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
-    Err(Error::invalid(message))
-}
-
 /// Encodes `input`, which has the columns of `base`, and uploads it as data files. After an error it
 /// removes the files that it uploaded.
 pub(super) async fn upload(
@@ -231,13 +216,7 @@ pub(super) async fn upload(
     let columns = TableColumns::from_manifest(base)?;
     let store = table.store();
     let staging = Staging::new(store, None, options.write_options.memory_limit_bytes);
-    let identity = PartIdentity {
-        write_id: store.clock().new_id(),
-        created_at: store.clock().now().to_rfc3339(),
-        task: 0,
-        sequence: 0,
-        last: false,
-    };
+    let identity = PartIdentity::new(&**store.clock());
     let schemas = columns.file_schemas()?;
     let described = describe_stored(&schemas.arrow, &base.schema);
     let mut plan = WritePlan::new(described, options.write_options.clone(), identity)?
@@ -292,95 +271,4 @@ fn build_data_file(file: WrittenFile, stored_schema: &SchemaRef, ids: &[u32]) ->
         columns: None,
         constants: BTreeMap::new(),
     }
-}
-
-/// Returns `input` with the columns of `target_schema`, matched by name, in their order and with their
-/// types. Missing nullable columns are null. Refuses unknown, repeated and missing required columns, and
-/// types whose conversion could lose a value.
-pub(crate) fn align_to_schema(
-    input: Box<dyn RecordBatchReader + Send>,
-    target_schema: &SchemaRef,
-) -> Result<Box<dyn RecordBatchReader + Send>> {
-    let input_schema = input.schema();
-    let mut projection = Vec::new();
-    for field in input_schema.fields() {
-        if target_schema.index_of(field.name()).is_err() {
-            let names: Vec<&String> = target_schema.fields().iter().map(|f| f.name()).collect();
-            let message = format!(
-                "unknown column {:?}; the schema has {names:?}; add it to the schema or leave it out",
-                field.name()
-            );
-            return Err(Error::invalid(message));
-        }
-    }
-    for field in target_schema.fields() {
-        let mut candidates = input_schema
-            .fields()
-            .iter()
-            .enumerate()
-            .filter(|(_, f)| f.name() == field.name())
-            .collect::<Vec<_>>();
-        let candidate = candidates.pop();
-        if !candidates.is_empty() {
-            let message = format!("column {:?} occurs twice in the data", field.name());
-            return Err(Error::invalid(message));
-        }
-        match candidate {
-            Some((index, input_field)) => {
-                if !keeps_values(input_field.data_type(), field.data_type()) {
-                    let message = format!(
-                        "type mismatch for column {:?}: expected {}, got {}; cast it first",
-                        field.name(),
-                        field.data_type(),
-                        input_field.data_type()
-                    );
-                    return Err(Error::invalid(message));
-                }
-                projection.push(Some(index));
-            }
-            None if field.is_nullable() => projection.push(None),
-            None => {
-                let message = format!(
-                    "column {:?} is missing in the data and not nullable in the schema",
-                    field.name()
-                );
-                return Err(Error::invalid(message));
-            }
-        }
-    }
-    let (schema, target) = (Arc::clone(target_schema), Arc::clone(target_schema));
-    let batches = input.map(move |batch| {
-        align_batch(&batch?, &projection, &target)
-            .map_err(|e| ArrowError::ExternalError(Box::new(e)))
-    });
-    Ok(Box::new(RecordBatchIterator::new(batches, schema)))
-}
-
-fn align_batch(
-    batch: &RecordBatch,
-    projection: &[Option<usize>],
-    schema: &SchemaRef,
-) -> Result<RecordBatch> {
-    let align_column = |(field, index): (&FieldRef, &Option<usize>)| {
-        let Some(index) = index else {
-            let nulls = arrow_array::new_null_array(field.data_type(), batch.num_rows());
-            return Ok(nulls);
-        };
-        let column = batch
-            .columns()
-            .get(*index)
-            .ok_or_else(|| Error::invalid("a batch has fewer columns than its schema"))?;
-        if !field.is_nullable() && column.logical_null_count() > 0 {
-            let message = format!("null in non-nullable column {:?}", field.name());
-            return Err(Error::invalid(message));
-        }
-        convert(column, field.data_type(), field.name())
-    };
-    let columns = schema
-        .fields()
-        .iter()
-        .zip(projection)
-        .map(align_column)
-        .collect::<Result<Vec<_>>>()?;
-    batch_with_row_count(schema, columns, batch.num_rows())
 }

@@ -1,4 +1,9 @@
 //! What is committed: changes, and operations that plan them.
+//!
+//! A [`Change`] is a pure function from a snapshot to the next manifest: it can be applied to a newer snapshot after a
+//! lost race. What cannot be, because it reads data, is an `Operation`, which plans a change for each snapshot that it
+//! is asked for. `commit` runs both. Conditions travel with a change: an idempotency key, a version that has to be the
+//! newest, an ancestor, and the lowest version in the names of its uploaded objects.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
 //! The versions of a folder: the history of commits, and the version that was the newest at a time.
+//!
+//! Manifests name the commit before them, so a history is read backwards and checked link by link: a late manifest in
+//! the slot of a vacuumed one is no part of it. It ends where a vacuum has removed the manifests, also while they are
+//! read; one that is missing for no such reason is [`ErrorKind::ManifestCorrupted`].
 
 use std::sync::Arc;
 

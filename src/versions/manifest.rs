@@ -100,6 +100,16 @@ pub struct TransactionLimits {
     pub merge_factor: usize,
 }
 
+impl Default for TransactionLimits {
+    fn default() -> Self {
+        Self {
+            max_inline: 128,
+            max_listed: 1024,
+            merge_factor: 8,
+        }
+    }
+}
+
 /// The fields that every manifest has.
 #[derive(Debug, Clone, Copy)]
 pub struct ManifestHeader<'a> {

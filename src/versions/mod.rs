@@ -25,6 +25,7 @@ mod history;
 mod list_versioned;
 mod lists;
 mod manifest;
+mod messages;
 pub(crate) mod names;
 mod outcome;
 mod pointer;
@@ -56,6 +57,7 @@ pub use self::manifest::{
     CommitOperation, ManifestHeader, ManifestHeaderMut, Transaction, TransactionLimits,
     TransactionList, Versioned,
 };
+pub use self::messages::{pack_message, unpack_message, unpack_messages};
 pub use self::outcome::Committed;
 pub(crate) use self::outcome::{CommitError, CommitOutcome};
 pub use self::pointer::Pointer;
@@ -63,6 +65,6 @@ pub use self::removal::remove_versions;
 pub(crate) use self::staged::{Staged, remove};
 pub use self::tag::Tag;
 pub(crate) use self::transactions::{
-    find_replay, roll_transactions, verify_list as verify_transactions,
+    check_idempotency_key, find_replay, roll_transactions, verify_list as verify_transactions,
 };
 pub use self::vacuum::Vacuumable;

@@ -26,6 +26,8 @@ use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::sync::hash::Sha3;
 use crate::sync::mutex::lock;
 
+/// Keys are stored in manifests as they are.
+const MAX_IDEMPOTENCY_KEY_BYTES: usize = 1024;
 const HASH_BYTES: usize = 16;
 const RECORD_BYTES: usize = 48;
 /// The maximum number of lists that are read concurrently.
@@ -74,6 +76,17 @@ impl Record {
             created_at: TimestampMicros::from_micros(i64::from_le_bytes(self.field(40))),
         }
     }
+}
+
+/// Refuses an idempotency key that is empty or too long to be stored in manifests.
+pub(crate) fn check_idempotency_key(key: Option<&str>) -> Result<()> {
+    let bytes = key.map_or(1, str::len);
+    if (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&bytes) {
+        return Ok(());
+    }
+    let message =
+        format!("idempotency_key must have 1 to {MAX_IDEMPOTENCY_KEY_BYTES} bytes, not {bytes}");
+    Err(Error::invalid(message))
 }
 
 fn hash_key(key: &str) -> KeyHash {

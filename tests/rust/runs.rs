@@ -574,7 +574,7 @@ async fn few(store: &Store) -> (SchemaRef, [KeyColumn; 1], SortedRun) {
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![rows]);
     let input = Box::new(RecordBatchIterator::new([batch], Arc::clone(&schema)));
     let options = RunOptions {
-        keeps_small_files: true,
+        caches_small_files: true,
         ..options(1024, 5000)
     };
     let written = write_run(store, input, &key, &options, names()).await;

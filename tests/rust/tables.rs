@@ -30,7 +30,7 @@ use pds::versions::vacuum::vacuum;
 pub(crate) fn new_table() -> NewTable {
     NewTable {
         schema: TableSchema::default(),
-        arrow_schema: Bytes::new(),
+        arrow_schema: Bytes::new().into(),
         key: Vec::new(),
         sort_by: Vec::new(),
         exports: std::collections::BTreeSet::new(),

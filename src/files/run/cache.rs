@@ -302,7 +302,7 @@ pub(super) struct PieceColumns {
 impl PieceColumns {
     /// Looks up what is kept of a piece.
     pub(super) fn new(store: &Store, mut piece: RunPiece) -> Self {
-        piece.is_kept &= piece.cells.iter().all(|cell| cell.len() <= MAX_ROWS);
+        piece.caches_columns &= piece.cells.iter().all(|cell| cell.len() <= MAX_ROWS);
         let cache = RunCache::of(store);
         let projection = Arc::clone(&piece.selection.projection);
         let hits: Vec<Vec<Option<Column>>> = {
@@ -359,7 +359,7 @@ impl PieceColumns {
         if let Some(missing) = self.missing.take() {
             let is_whole = self.incomplete.len() == self.piece.cells.len()
                 && missing.projection.len() == projection.len();
-            if self.piece.is_kept || !is_whole {
+            if self.piece.caches_columns || !is_whole {
                 self.cut(&missing, &fresh)?;
             }
             if is_whole {
@@ -397,11 +397,11 @@ impl PieceColumns {
                 };
                 let mut own = slice_arrays(arrays.clone(), &position);
                 // So that a cell that is kept keeps no rows of others in memory.
-                if piece.is_kept && rows.num_rows() > cell.len() {
+                if piece.caches_columns && rows.num_rows() > cell.len() {
                     let copies = own.iter().map(|array| copy_rows(array, 0, array.len()));
                     own = copies.collect::<Result<_>>()?;
                 }
-                if piece.is_kept {
+                if piece.caches_columns {
                     to_keep.push((key(piece, *at, *root), own.clone()));
                 }
                 *column = Some(own);

@@ -1,4 +1,10 @@
 //! The key index of a file of a run: where the rows of some keys can be.
+//!
+//! The index has the key of every so many rows: of each block. Long values are cut, so these keys are bounds only, and
+//! a key can be in several blocks; which rows of them have it, `search` finds out by comparing. `Blocks` are the bounds
+//! of a file and `KeyIntervals` the selected keys, both cut alike and in the comparable form of arrow-row. Both ascend,
+//! and are walked along together (`positions_in`) in steps that double: few keys cost few comparisons, many keys one
+//! pass.
 
 use std::ops::Range;
 
@@ -87,33 +93,16 @@ impl Blocks {
 
     /// The rows that can have one of the keys, as ascending ranges.
     pub(super) fn rows_of(&self, intervals: &KeyIntervals) -> Vec<Range<u64>> {
-        let blocks = self.first_keys.num_rows();
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        let mut first = 0;
-        if blocks == 0 {
-            return ranges;
-        }
-        for interval in intervals.reaching(self.low(0)) {
-            first = gallop(first, blocks, |at| {
-                intervals.begins_after(interval, self.high(at))
-            });
-            if first == blocks {
-                break;
-            }
-            let end = gallop(first, blocks, |at| {
-                !intervals.ends_before(interval, self.low(at))
-            });
-            if first == end {
-                continue;
-            }
-            let begin = first as u64 * self.every;
-            let end = (end as u64 * self.every).min(self.rows);
-            match ranges.last_mut() {
-                Some(last) if last.end >= begin => last.end = last.end.max(end),
-                _ => ranges.push(begin..end),
-            }
-        }
-        ranges
+        let blocks = positions_in(
+            &intervals.intervals,
+            self.first_keys.num_rows(),
+            |interval, at| intervals.begins_after(interval, self.high(at)),
+            |interval, at| intervals.ends_before(interval, self.low(at)),
+        );
+        let first_row = |block: usize| (block as u64 * self.every).min(self.rows);
+        let rows = blocks.into_iter();
+        rows.map(|blocks| first_row(blocks.start)..first_row(blocks.end))
+            .collect()
     }
 
     /// The number of blocks that a key can be in. `first` is where those of a smaller key begin, and then where those of
@@ -170,9 +159,38 @@ impl KeyIntervals {
     }
 }
 
+/// The positions below `count` that are in one of the intervals, as ascending ranges with gaps between them. The keys at
+/// these positions and the intervals ascend; a position can have the end of an interval and the begin of the next one.
+pub(super) fn positions_in(
+    intervals: &[KeyInterval],
+    count: usize,
+    begins_after: impl Fn(&KeyInterval, usize) -> bool,
+    ends_before: impl Fn(&KeyInterval, usize) -> bool,
+) -> Vec<Range<usize>> {
+    let mut selected: Vec<Range<usize>> = Vec::new();
+    if count == 0 {
+        return selected;
+    }
+    let ended = intervals.partition_point(|interval| ends_before(interval, 0));
+    let mut end = 0;
+    for interval in &intervals[ended..] {
+        let first = gallop(end, count, |at| begins_after(interval, at));
+        if first == count {
+            break;
+        }
+        end = gallop(first, count, |at| !ends_before(interval, at));
+        match selected.last_mut() {
+            _ if end == first => {}
+            Some(last) if last.end == first => last.end = end,
+            _ => selected.push(first..end),
+        }
+    }
+    selected
+}
+
 /// The first position from `begin` on of which `holds` is not true, which no later one is; `end` if there is none. Looks
 /// at few positions if it is near.
-pub(super) fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
+fn gallop(begin: usize, end: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut step) = (begin, 1);
     while low + step <= end && holds(low + step - 1) {
         low += step;

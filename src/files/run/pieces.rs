@@ -1,4 +1,9 @@
 //! Which rows of a file are decoded at once, and how far ahead.
+//!
+//! A `RunPiece` is some rows of one row group: what is fetched, decoded and cached together. How large it is depends on
+//! the reader (`Pace`): who takes all rows gets pieces as large as memory allows, several of them ahead; who may stop
+//! early gets few rows first, then twice as many. The ranges of a piece are cut where blocks of the key index end, so
+//! that readers of other keys find the same ranges in the cache. Few rows of several ranges are joined to one batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,8 +39,8 @@ pub(super) struct RunPiece {
     pub(super) selection: RowGroupSelection,
     /// The rows as the ranges by which decoded columns are kept.
     pub(super) cells: Vec<Range<usize>>,
-    /// Whether its columns are kept.
-    pub(super) is_kept: bool,
+    /// Whether its columns go into the cache.
+    pub(super) caches_columns: bool,
 }
 
 impl RunPiece {

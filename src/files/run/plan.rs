@@ -1,4 +1,4 @@
-//! Which rows of a file are read, in which pieces, and whether their columns are kept.
+//! Which rows of a file are read, in which pieces, and whether their columns go into the cache.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub(super) struct FilePlan {
     /// Whether the columns are of types whose rows can be joined.
     pub(super) joins: bool,
     pub(super) piece_bytes: usize,
-    /// How many bytes of columns may be kept of the file.
-    pub(super) kept_bytes: usize,
+    /// How many bytes of columns of the file may go into the cache.
+    pub(super) cache_bytes: usize,
 }
 
 /// A row group of which rows are read.
@@ -41,13 +41,13 @@ impl FilePlan {
     pub(super) async fn pieces(&self, rows: &[Range<u64>]) -> Result<Vec<RunPiece>> {
         let groups = self.groups(rows);
         let bytes = groups.iter().map(|group| {
-            let row_bytes = self.row_bytes(group);
+            let row_bytes = self.memory_per_row(group);
             row_bytes.saturating_mul(group.selected.num_rows())
         });
-        let fits = bytes.fold(0, usize::saturating_add) <= self.kept_bytes;
+        let fits_cache = bytes.fold(0, usize::saturating_add) <= self.cache_bytes;
         let mut pieces = Vec::new();
         for group in &groups {
-            pieces.extend(self.split_group(group, fits).await?);
+            pieces.extend(self.group_pieces(group, fits_cache).await?);
         }
         if self.pace.is_backward() {
             pieces.reverse();
@@ -80,7 +80,7 @@ impl FilePlan {
     }
 
     /// About how much memory the columns of a row take.
-    fn row_bytes(&self, group: &GroupRows) -> usize {
+    fn memory_per_row(&self, group: &GroupRows) -> usize {
         let file = &self.file.part.file;
         let columns = self.field_indices.iter();
         let bytes: u64 = columns
@@ -89,8 +89,8 @@ impl FilePlan {
         usize::try_from(bytes).unwrap_or(usize::MAX) / group.all_rows.max(1)
     }
 
-    /// The pieces of a row group. `fits`: the columns of all rows that are read of the file may be kept.
-    async fn split_group(&self, group: &GroupRows, fits: bool) -> Result<Vec<RunPiece>> {
+    /// The pieces of a row group. `fits_cache` says it of the columns of all rows that are read of the file.
+    async fn group_pieces(&self, group: &GroupRows, fits_cache: bool) -> Result<Vec<RunPiece>> {
         let file = &self.file.part.file;
         let columns = self.field_indices.iter();
         let decoded: u64 = columns
@@ -103,7 +103,7 @@ impl FilePlan {
         if group.selected.num_rows() == group.all_rows
             && self.pace.is_piece(group.all_rows, piece_rows)
         {
-            return Ok(vec![self.piece(group, &group.selected, None, fits)]);
+            return Ok(vec![self.piece(group, &group.selected, None, fits_cache)]);
         }
         let pages = Arc::new(self.read_pages(group.index).await?);
         let ranges = self.pace.split(group.selected.as_slice(), piece_rows);
@@ -112,11 +112,11 @@ impl FilePlan {
         } else {
             1
         };
-        let max_rows = self.piece_bytes / self.row_bytes(group).max(1);
+        let max_rows = self.piece_bytes / self.memory_per_row(group).max(1);
         let packed = pack(ranges.into_iter(), max_rows, max_ranges).into_iter();
         let pieces = packed.map(|ranges| {
             let rows = RowRanges::covering(ranges);
-            self.piece(group, &rows, Some(&pages), fits)
+            self.piece(group, &rows, Some(&pages), fits_cache)
         });
         Ok(pieces.collect())
     }
@@ -127,7 +127,7 @@ impl FilePlan {
         group: &GroupRows,
         rows: &RowRanges,
         pages: Option<&Arc<GroupPages>>,
-        fits: bool,
+        fits_cache: bool,
     ) -> RunPiece {
         let cells = if self.joins {
             let first_row = usize::try_from(group.first_row).unwrap_or_default();
@@ -148,7 +148,7 @@ impl FilePlan {
                 }),
             },
             cells,
-            is_kept: fits || self.pace.is_begin(rows.num_rows()),
+            caches_columns: fits_cache || self.pace.is_begin(rows.num_rows()),
         }
     }
 

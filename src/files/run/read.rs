@@ -1,4 +1,11 @@
 //! Reading the rows of some keys of a run.
+//!
+//! A `RunReader` streams the selected rows in the order of the run. From coarse to fine, it leaves out files by their
+//! first and last key, blocks of rows by the key index (`index`), and then rows by comparing their keys (`search`). In
+//! between, `plan` and `pieces` decide which rows are fetched and decoded at once, and `cache` has what the process has
+//! read before. Pipelines look up the stored rows of changed keys with it.
+//!
+//! Files of a run never change. After an error those of the run leave the cache, and the next reader opens them anew.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -217,8 +224,8 @@ impl Reading {
         let files = files.into_iter().map(|(at, of_file)| {
             let reading = Arc::clone(&self);
             // So much that those of all files together fit.
-            let kept_bytes = COLUMN_BYTES / keys * of_file;
-            async move { reading.plan_file(at, kept_bytes).await }
+            let cache_bytes = COLUMN_BYTES / keys * of_file;
+            async move { reading.plan_file(at, cache_bytes).await }
         });
         // A Vec, because the future of the iterator itself would not be Send.
         let files: Vec<_> = files.collect();
@@ -271,7 +278,7 @@ impl Reading {
     }
 
     /// The pieces of a file to read, of which so many bytes of columns may be kept.
-    async fn plan_file(&self, at: usize, kept_bytes: usize) -> Result<Vec<RunPiece>> {
+    async fn plan_file(&self, at: usize, cache_bytes: usize) -> Result<Vec<RunPiece>> {
         let (file, blocks) = self.open_indexed(at).await?;
         let field_indices = self.field_indices(&file.part);
         let mut field_indices = field_indices.map_err(|e| in_file(&file.path, e))?;
@@ -285,7 +292,7 @@ impl Reading {
             pace: self.pace,
             joins: self.joins,
             piece_bytes: self.piece_bytes,
-            kept_bytes,
+            cache_bytes,
         };
         plan.pieces(&blocks.rows_of(&self.cut_intervals)).await
     }

@@ -11,7 +11,7 @@ use arrow_ord::ord::{DynComparator, make_comparator};
 use arrow_schema::{Schema, SortOptions};
 
 use super::SortColumn;
-use super::index::gallop;
+use super::index::positions_in;
 use super::selection::{KeyInterval, KeySelection, sort_keys};
 use crate::error::{Error, Result};
 use crate::files::merge::SortKeys;
@@ -51,10 +51,6 @@ impl KeySearch {
 
     /// Which of `rows` rows with these keys are selected, as ascending ranges with gaps between them.
     pub(super) fn rows_in(&self, keys: &[ArrayRef], rows: usize) -> Result<Vec<Range<usize>>> {
-        let mut selected: Vec<Range<usize>> = Vec::new();
-        if rows == 0 {
-            return Ok(selected);
-        }
         let columns = self
             .bounds
             .iter()
@@ -78,22 +74,12 @@ impl KeySearch {
             let order = interval.to.map(|to| compare(to, row));
             order.is_some_and(|order| order.is_lt() || self.excludes_end && order.is_eq())
         };
-        let ended = |interval: &KeyInterval| ends_before(interval, 0);
-        let mut row = 0;
-        for interval in &self.intervals[self.intervals.partition_point(ended)..] {
-            row = gallop(row, rows, |at| begins_after(interval, at));
-            if row == rows {
-                break;
-            }
-            let end = gallop(row, rows, |at| !ends_before(interval, at));
-            match selected.last_mut() {
-                _ if end == row => {}
-                Some(last) if last.end == row => last.end = end,
-                _ => selected.push(row..end),
-            }
-            row = end;
-        }
-        Ok(selected)
+        Ok(positions_in(
+            &self.intervals,
+            rows,
+            begins_after,
+            ends_before,
+        ))
     }
 }
 

@@ -1,4 +1,9 @@
 //! Writing a run from a sorted stream.
+//!
+//! On their way to the Parquet writer the rows pass an `Indexer`. It refuses rows that are out of order, notes the key
+//! of the first row of each page for the key index in the footer of the file, and samples keys, by which pipelines
+//! split work among tasks. Files end after a number of rows that is known before the first one is encoded, a multiple
+//! of that of a page: so the indexer knows to which file a row goes. After an error none of the files stays.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -56,7 +61,7 @@ pub struct RunOptions {
     /// The number of threads that encode; None for one per processor.
     pub threads: Option<usize>,
     /// Whether this process keeps the bytes of small files that it writes to an object store, because it reads them next.
-    pub keeps_small_files: bool,
+    pub caches_small_files: bool,
 }
 
 impl RunOptions {
@@ -68,7 +73,7 @@ impl RunOptions {
             file_rows: 1_000_000,
             file_bytes: 64 << 20,
             threads: None,
-            keeps_small_files: false,
+            caches_small_files: false,
         }
     }
 }
@@ -133,7 +138,7 @@ pub async fn write_run(
         let index = indexes.next();
         let mut index = index.ok_or_else(|| Error::other("internal error: a file has no index"))?;
         let first = index.keys.swap_remove(0);
-        if let (true, Some(bytes)) = (options.keeps_small_files, file.bytes.take()) {
+        if let (true, Some(bytes)) = (options.caches_small_files, file.bytes.take()) {
             keep_written(store, &file.name.path, bytes);
         }
         run.files.push(run_file(file, first, index.last));
@@ -149,13 +154,7 @@ fn plan_files(
     file_rows: u64,
     staging: &Staging,
 ) -> Result<WritePlan> {
-    let identity = PartIdentity {
-        write_id: store.clock().new_id(),
-        created_at: store.clock().now().to_rfc3339(),
-        task: 0,
-        sequence: 0,
-        last: false,
-    };
+    let identity = PartIdentity::new(&**store.clock());
     let write_options = WriteOptions {
         rows_per_file: Some(file_rows),
         page_rows: options.page_rows,

@@ -1,4 +1,11 @@
 //! What aggregates keep of a group: exact counts and sums, from which values can be taken out again.
+//!
+//! An `Accumulator` computes one aggregate for group after group: a group begins with its stored state, if it has one,
+//! rows are taken out and added, and it ends with its new state and its result; the results of many groups are taken as
+//! one array. Sums are exact, those of floats in `exact_sum`, so the order of rows does not matter and what is taken
+//! out leaves nothing behind. Here are counts, sums and means. An aggregate from which a value cannot always be taken
+//! out, such as a minimum, asks for all rows of the group (`is_resolved`). States are stored: their form is part of the
+//! format.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! Aggregates as they are declared, and the types that they take and give.
+//!
+//! An aggregate has two types: that in which it computes with its column (`argument_type`), to which values are
+//! converted first, and that of its result (`result_type`). Both follow from the declaration alone, so a stage has its
+//! types before any row is read. What a function cannot take is refused here, with the name of the aggregate and what
+//! to do.
 
 use std::sync::Arc;
 

@@ -1,4 +1,8 @@
 //! A row for each element of a list.
+//!
+//! The value is a list or a map, or a struct with one in a field. Each element becomes a row with the same key, and
+//! with the other fields of the struct. A list that is null or empty has no rows. Rows are picked by their positions
+//! and leave when they are enough for a batch, so those of a long list are not in memory together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

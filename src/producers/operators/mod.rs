@@ -1,4 +1,18 @@
 //! Operators: stages that are declared instead of programmed, and computed without a call per row.
+//!
+//! An [`Operator`] is plain data, which the manifest stores. `plan` checks it against the columns of its feeders and
+//! makes a [`PlannedOperator`] of it: the key and value of the stage, and what computes them.
+//!
+//! | operator | modules |
+//! | --- | --- |
+//! | aggregates | `aggregate`, `aggregate_types` |
+//! | numbers of a group | `accumulators` (counts, sums, means), `distinct_values`, `truths`, `variance`, `percentile` |
+//! | values of a group | `extremes`, `collected` |
+//! | distinct values, the first rows | `ordered` |
+//! | elements of lists | `flatten` |
+//! | joins | `join` |
+//! | rows, keys and values by expressions | `select`, `expressions` |
+//! | the order of a stage's values | `value_order` |
 
 mod accumulators;
 mod aggregate;

@@ -1,4 +1,8 @@
 //! Percentiles of a group: its values at a fraction of their number, when they are sorted.
+//!
+//! The state of a percentile is its result, so a change of a group reads all its values; they are sorted in bounded
+//! memory (`sorted_values`). A fraction counts as the decimal number that its text says, not as the double nearest to
+//! that.
 
 use std::ops::Range;
 use std::sync::Arc;

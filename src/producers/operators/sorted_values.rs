@@ -1,4 +1,7 @@
 //! All values of a group, in their order.
+//!
+//! Values that do not fit into memory are sorted in parts and set aside in temporary files (`sorted_files`), which are
+//! merged when values are asked for. Who asks names positions in the order, and only the values there are kept.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -13,14 +13,14 @@ use arrow_schema::{DataType, Field, FieldRef, Schema};
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::files::TableColumns;
 use crate::files::types::can_widen;
+use crate::files::{EncodedSchema, TableColumns};
 use crate::parquet::nested::child_fields;
 use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::changes::check_not_reserved;
-use crate::table::format::{Base64, CommitOperation, TableManifest, TableSchema, Widened};
-use crate::table::schema::{check_not_empty, encode_schema};
+use crate::table::format::{CommitOperation, TableManifest, TableSchema, Widened};
+use crate::table::schema::check_not_empty;
 use crate::table::spark_fields::rename_described;
 use crate::versions::Change;
 
@@ -124,7 +124,7 @@ fn change_columns<T>(
     let schema = Schema::new_with_metadata(draft.fields, draft.metadata);
     check_schema(&Arc::new(schema.clone()))?;
     let mut next = base.clone();
-    next.arrow_schema = Base64(encode_schema(&schema)?);
+    next.arrow_schema = EncodedSchema::new(&schema)?;
     next.schema = draft.schema;
     Ok((next, changed))
 }

@@ -102,7 +102,7 @@ mod tests {
         let table = Table::new(store, path).unwrap();
         let new_table = NewTable {
             schema: TableSchema::default(),
-            arrow_schema: Bytes::new(),
+            arrow_schema: Bytes::new().into(),
             key: Vec::new(),
             sort_by: Vec::new(),
             exports: BTreeSet::new(),

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 use crate::error::Result;
 use crate::table::format::{
-    Base64, CommitId, CommitOperation, FORMAT, TableManifest, TableSchema, TimestampMicros,
+    CommitId, CommitOperation, EncodedSchema, FORMAT, TableManifest, TableSchema, TimestampMicros,
 };
 use crate::table::{Snapshot, Table};
 use crate::versions::create_first;
@@ -18,7 +17,7 @@ pub struct NewTable {
     /// The columns.
     pub schema: TableSchema,
     /// The exact Arrow schema: an IPC schema message.
-    pub arrow_schema: Bytes,
+    pub arrow_schema: EncodedSchema,
     /// The ids of the columns that identify a row.
     pub key: Vec<u32>,
     /// The ids of the columns that files are sorted by.
@@ -49,7 +48,7 @@ impl NewTable {
             created_at: TimestampMicros::new(created_at),
             operation: CommitOperation::new("create", []),
             schema: self.schema,
-            arrow_schema: Base64(self.arrow_schema),
+            arrow_schema: self.arrow_schema,
             key: self.key,
             sort_by: self.sort_by,
             segments: Vec::new(),

@@ -1,4 +1,9 @@
 //! An export: which versions are written, and how.
+//!
+//! All versions after the newest one of the log are written, one commit each. If that is not possible, because the next
+//! version has expired or cannot be exported, the log goes on with a checkpoint of the newest version. Nobody
+//! coordinates exports: each lists the log, goes on from there, and starts again if a vacuum removed versions
+//! meanwhile. A log of another table or another system is an `ExportConflict`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,11 @@
 //! Exports versions: vectors first, then the file of the version.
+//!
+//! An `Exporter` goes from version to version. A log begins with a checkpoint (`begin`); then each version is a commit
+//! with the differences from the one before (`export`), and some versions get a checkpoint (`checkpoint`). What is
+//! named comes first: vectors before the commit, the first checkpoint before the commit of its version. A commit is
+//! created only where there is none. If another export was faster, this one goes on from the state that the other wrote
+//! beside its commit, so both write one log. A version that readers of Delta would read wrongly is refused before its
+//! commit.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,9 @@
 //! The objects of a Delta log: listed, created, and removed.
+//!
+//! `Log` is a listing of the log. Commits are created where there is none, and never replaced; a checkpoint is replaced
+//! if it does not say what it should (`Match`); the hint `_last_checkpoint` may be older, since readers list the log
+//! from there on. The names recur when a table is dropped and created again, so an object is replaced or removed only
+//! by the ETag that was read. Commits of another system or of another table are an `ExportConflict`.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,8 @@
 //! A table's columns as Delta has them, and what a reader must know for it.
+//!
+//! Columns are mapped by id, so a rename or a drop is a change of metadata. Types that Delta lacks, and names that
+//! differ only in case, are refused ([`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput)) and can be left out
+//! of the export. A column that became wider carries its earlier types, where Delta knows such a change.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,10 @@
 //! An export of the newest version.
+//!
+//! Metadata is written of the newest version only; versions between two exports stay out of it. What is named is
+//! written first: manifests, their list, the metadata, and then the hint that names it. Exports that run at once write
+//! the same metadata; the slower one adopts what is there, if it is for the same columns and location. If a vacuum
+//! removes the version meanwhile, the export starts again with the newest one. Before anything is written, an export
+//! that is there is checked: it has to be of this table, else the error is `ExportConflict`.
 
 use std::sync::Arc;
 

@@ -1,5 +1,9 @@
 //! Writes the manifests of a version: one for the files of each segment, one for the others, and beside each one for
 //! their deleted rows. Those of the last export that say the same are taken over.
+//!
+//! The name of an object follows from what is in it, so exports that run at once put the same objects, and one that is
+//! there stays. Of the last export only the list of its newest snapshot is read, and the manifests that are not taken
+//! over.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

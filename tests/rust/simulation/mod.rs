@@ -300,7 +300,7 @@ fn new_table() -> NewTable {
             last_id: 1,
             ..TableSchema::default()
         },
-        arrow_schema: Bytes::new(),
+        arrow_schema: Bytes::new().into(),
         key: vec![1],
         sort_by: Vec::new(),
         exports: std::collections::BTreeSet::new(),

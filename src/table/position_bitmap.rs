@@ -1,10 +1,9 @@
-//! The values in manifests that have a form of their own in JSON: positions, bytes.
+//! Sets of positions in the lists of manifests and messages: Roaring bitmaps, base64 in JSON.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use roaring::RoaringBitmap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::files::Base64;
 
 /// Positions in a list, from 0; a Roaring bitmap, stored in its portable format.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,23 +31,5 @@ impl<'de> Deserialize<'de> for PositionBitmap {
         let bytes = Base64::deserialize(deserializer)?.0;
         let bitmap = RoaringBitmap::deserialize_from(&bytes[..]);
         bitmap.map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-/// Bytes that are base64 in JSON.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Base64(pub Bytes);
-
-impl Serialize for Base64 {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Base64 {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
-        Ok(Self(bytes.into()))
     }
 }

@@ -1,4 +1,7 @@
-//! What processes send one another about a table: JSON, compressed with zstd.
+//! What the processes of one operation send one another: JSON, compressed with zstd.
+//!
+//! A task gets its part of the work as a message, and answers with another, such as the list of the files that it wrote,
+//! for the process that commits them. Nothing stores them, and they have no format version.
 
 use std::io::Read;
 
