@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pds import _pds, foreign_folders
+from pds import _pds
 from pds.arguments import (
     check_column_paths,
     check_filter,
@@ -348,6 +348,8 @@ class ParquetDatasetStore(Summarized):
         if isinstance(self._store, Store):
             _pds.delete_dataset(self._handle, folder)
         else:
+            from pds import foreign_folders  # noqa: PLC0415 only other stores need it
+
             foreign_folders.delete_dataset(self._handle, self._store, folder)
 
     def verify_dataset(

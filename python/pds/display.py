@@ -10,7 +10,6 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,19 +102,19 @@ class Summary:
 
     def to_html(self) -> str:
         """Return the summary as HTML. All texts are escaped."""
-        parts = [f"<p><b>{escape(_shorten(self.title, _MAX_TEXT_CHARACTERS))}</b></p>"]
+        parts = [f"<p><b>{_escape(_shorten(self.title, _MAX_TEXT_CHARACTERS))}</b></p>"]
         entries = self._entries()
         if entries:
-            rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in entries)
+            rows = "".join(f"<tr><th>{_escape(name)}</th><td>{_escape(value)}</td></tr>" for name, value in entries)
             parts.append(f"<table><tbody>{rows}</tbody></table>")
         for listing in self.listings:
             if not listing.total:
                 continue
-            head = "".join(f"<th>{escape(name)}</th>" for name in listing.headers[:_MAX_COLUMNS])
+            head = "".join(f"<th>{_escape(name)}</th>" for name in listing.headers[:_MAX_COLUMNS])
             body = "".join(_format_row(row) for row in listing.lines())
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
             if listing.rest():
-                parts.append(f"<p>{escape(listing.rest())}</p>")
+                parts.append(f"<p>{_escape(listing.rest())}</p>")
         return "".join(parts)
 
 
@@ -203,8 +202,14 @@ def list_items(name: str, items: Iterable[Any], count: int) -> Listing:
     return Listing([name], [(item,) for item in first], count, name)
 
 
+def _escape(text: str) -> str:
+    from html import escape  # noqa: PLC0415 only notebooks need it
+
+    return escape(text)
+
+
 def _format_row(cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<td>{_escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _shorten(value: object, limit: int = _MAX_CELL_CHARACTERS) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +127,8 @@ def fit_metadata(table: pa.Table) -> pa.Table:
     stored = metadata.pop(b"pandas", None)
     if stored is None:
         return table
+    import json  # noqa: PLC0415 only metadata of pandas needs it
+
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         metadata[b"pandas"] = json.dumps(_fit(json.loads(stored), table.schema)).encode()
     return table.replace_schema_metadata(metadata)

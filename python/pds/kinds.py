@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Literal
 
@@ -41,6 +40,8 @@ def inspect_folder(store: Store, folder: str) -> tuple[Kind | None, list[str]]:
 
 def _is_pipeline(store: Store, prefix: str, manifest: str | None) -> bool:
     """Return whether a manifest, by default the one that the pointer names, is that of a pipeline."""
+    import json  # noqa: PLC0415 who reads a dataset needs none
+
     try:
         if manifest is None:
             manifest = prefix + json.loads(store.read_bytes(f"{prefix}_latest_manifest"))["manifest"]

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from pds import _pds
@@ -270,6 +269,8 @@ class _NotebookBar:
         self._shown: Any = None
 
     def __call__(self, progress: Progress) -> None:
+        from html import escape  # noqa: PLC0415 only notebooks need it
+
         fraction = progress.fraction
         value = "" if fraction is None else f' value="{fraction:.4f}"'
         value = ' value="1"' if progress.is_last and fraction is None else value

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
 
 from pds.errors import InvalidInput, InvalidPath, InvalidType
 
@@ -17,6 +15,8 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # `s3:/bucket`, `dbfs:/x` and `C:/x` are mistakes, `a:b` may be a file.
 _STORES: Final = "memory|file|s3a?|az|azure|adl|abfss?|wasbs?|gs|gcs|https?"
 _MISTAKEN: Final = re.compile(rf"(?:{_STORES})(?::|//)|[A-Za-z][A-Za-z0-9+.-]*:[/\\\\]", re.IGNORECASE)
+# What a URL has as it is.
+_UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~/-]*")
 _UNPRINTABLE: Final = re.compile(r"^[\s\ufeff]|[\x00-\x1f\x7f]")
 _ALIASES: Final = {"gcs": "gs", "azure": "az"}
 _AZURE: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
@@ -77,6 +77,8 @@ def split_url(url: object) -> tuple[str, str, dict[str, str]]:
 
 def leads_through_file(url: object) -> bool:
     """Return whether a URL is that of a file of the local file system, or of a folder below one."""
+    from pathlib import Path  # noqa: PLC0415 only who meets an error needs it
+
     normal, _ = normalize_url(url)
     if not normal.startswith("file://"):
         return False
@@ -88,10 +90,23 @@ def join_url(url: str, folder: str) -> str:
     """Return the URL of a folder of the store with this URL."""
     if not folder:
         return url
-    return f"{url.rstrip('/')}/{quote(folder) if url.startswith('file:') else folder}"
+    return f"{url.rstrip('/')}/{_quote(folder) if url.startswith('file:') else folder}"
+
+
+def _quote(text: str) -> str:
+    # A first call spares itself the module where it can.
+    if _UNRESERVED.fullmatch(text):
+        return text
+    from urllib.parse import quote  # noqa: PLC0415
+
+    return quote(text)
 
 
 def _unquote(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    from urllib.parse import unquote  # noqa: PLC0415 as above
+
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError as error:
@@ -142,7 +157,7 @@ def _to_file_url(path: str) -> str:
     # After a symbolic link `..` is what the system takes it for.
     whole = os.path.realpath(expanded) if ".." in expanded.split("/") else os.path.abspath(expanded)  # noqa: PTH100
     try:
-        return "file://" + quote(whole)
+        return "file://" + _quote(whole)
     except UnicodeEncodeError as error:
         raise InvalidInput(f"path {path!r} cannot be encoded as UTF-8") from error
 

@@ -115,7 +115,8 @@ async fn delete_with_lease(lease: &PublishLease<'_>, after_recovery: bool) -> Re
     let error = match remove_with_nested(&steps).await {
         Ok(()) => {
             lease.release().await;
-            return Ok(());
+            // Back after a loss of power, the intent would delete what others put into the folder since.
+            return steps.sync_names().await;
         }
         Err(StepError::MarkerInDoubt(error)) => {
             if let Err(e) = heal(lease.store, lease.key).await {

@@ -62,6 +62,7 @@ use crate::parquet::options::WriteOptions;
 use crate::store::staged_write::StagedWrite;
 use crate::store::temp_name::TEMP_PREFIX;
 use crate::store::{Store, path};
+use crate::sync::in_place::in_place;
 use crate::versions::names::POINTER;
 
 /// The name of the marker, an empty object that says that the dataset is complete.
@@ -220,7 +221,13 @@ pub async fn write(
     if !small {
         write.check_folder(store).await?;
     }
-    let parts = prepare(store, write, task, input).await?;
+    let prepared = Box::pin(prepare(store, write, task, input));
+    let is_one_part = write.options.rows_per_file.is_none();
+    let parts = if small && is_one_part && store.local().is_some() {
+        in_place(prepared).await?
+    } else {
+        prepared.await?
+    };
     publish(store, write, parts, schema_hash).await
 }
 

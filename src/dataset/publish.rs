@@ -31,6 +31,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Store, path};
+use crate::sync::in_place::in_place;
 use crate::versions::names::{CHAIN_HEAD, POINTER};
 
 /// Publishes the parts of a write as its dataset, ordered by task and sequence.
@@ -65,18 +66,35 @@ pub async fn publish(
     );
     let claim_status = ClaimStatus::default();
     let staged = StagedPartsGuard::new(store, parts, &claim_status);
-    let lease = match Box::pin(acquire(store, &write.key, &claim, &claim_status)).await {
-        Ok(acquired) => acquired.lease,
+    let lease = in_place(acquire_for(staged, &write.key, &claim)).await?;
+    let work = Box::pin(publish_with_lease(&lease, &publication));
+    let published = lease.run_with_heartbeat(work);
+    if publication.has_few_writes() {
+        in_place(published).await?;
+    } else {
+        published.await?;
+    }
+    Ok(manifest)
+}
+
+/// Acquires the lease for the claim of a write. Without it the staged parts are removed, unless an intent that names
+/// them may exist.
+async fn acquire_for<'a>(
+    staged: StagedPartsGuard<'a>,
+    key: &'a str,
+    claim: &Intent,
+) -> Result<PublishLease<'a>> {
+    let store = staged.store;
+    match Box::pin(acquire(store, key, claim, staged.claim_status)).await {
+        Ok(acquired) => {
+            staged.disarm();
+            Ok(acquired.lease)
+        }
         Err(error) => {
             staged.abort_unless_claimed().await;
-            return Err(name_file_in_place(store, &write.key, error).await);
+            Err(name_file_in_place(store, key, error).await)
         }
-    };
-    staged.disarm();
-    lease
-        .run_with_heartbeat(Box::pin(publish_with_lease(&lease, &publication)))
-        .await?;
-    Ok(manifest)
+    }
 }
 
 /// The manifest of a write, and what is published with it.
@@ -254,6 +272,8 @@ async fn publish_own(
     let is_ours = is_manifest_of(&steps, publication).await?;
     let marked = steps.folder.is_marked();
     if marked && is_ours {
+        // Who put the marker may have ended before it was on the disk.
+        steps.sync_names().await?;
         return Ok(PublishOutcome::Published);
     }
     if marked && !publication.overwrite {
@@ -394,7 +414,8 @@ async fn resolve_lost_lease(
     wait_until_intent_removed(lease).await?;
     let folder = FolderState::list(lease.store, lease.key).await?;
     if folder.is_marked() && publication.has_manifest(lease).await? {
-        return Ok(());
+        let manifest = path::join(lease.key, MANIFEST);
+        return lease.store.sync_names(&[manifest]).await;
     }
     Err(error.context(
         "another write replaced this one, or the process that took over could not finish it",

@@ -18,6 +18,7 @@ use super::steps::{CONCURRENT_PARTS, MAX_STEP_ATTEMPTS, MAX_STEP_FAILURES, StepE
 use super::steps::{is_refused, list_dataset_folder, remove_version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Condition, is_transient};
+use crate::sync::in_place::end_if_cancelled;
 
 impl Steps<'_, '_> {
     /// Publishes the parts under their names. Uploads that were begun for another name come last and one
@@ -39,6 +40,7 @@ impl Steps<'_, '_> {
                 .collect()
                 .await;
             results.into_iter().collect::<Result<(), _>>()?;
+            end_if_cancelled().await;
         }
         for part in moved {
             self.publish_moved_part(part).await?;

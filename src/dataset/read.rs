@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::{OpenPart, RowGroupSelection, read_groups};
 use crate::parquet::projection::Projection;
 use crate::store::{Store, path};
+use crate::sync::in_place::in_place;
 
 /// Attempts of a read; it starts over when the dataset was replaced during one.
 pub(super) const MAX_RESTARTS: u32 = 20;
@@ -79,7 +80,8 @@ async fn load_manifest(store: &Store, key: &str) -> Result<ObservedManifest> {
 pub(super) async fn resolve_current(store: &Store, key: &str) -> Result<ObservedManifest> {
     for _ in 0..MAX_RESTARTS {
         let success = path::join(key, SUCCESS);
-        let (marked, loaded) = futures::join!(store.is_file(&success), load_manifest(store, key));
+        let reads = async { futures::join!(store.is_file(&success), load_manifest(store, key)) };
+        let (marked, loaded) = in_place(reads).await;
         if marked? {
             match loaded {
                 Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -174,7 +176,12 @@ where
         let observed = resolve_current(store, key).await?;
         let mut is_sealed = false;
         let attempt = async {
-            let parts = open_parts(store, key, &observed.manifest).await?;
+            let opened = Box::pin(open_parts(store, key, &observed.manifest));
+            let parts = if observed.manifest.parts.len() == 1 {
+                in_place(opened).await?
+            } else {
+                opened.await?
+            };
             is_sealed = parts.all_sealed();
             work(observed.manifest.clone(), parts).await
         };

@@ -30,7 +30,8 @@ use super::roll_back::{
 use super::steps::{Publication, StepError, Steps};
 use super::{DatasetManifest, SUCCESS, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Store, is_transient};
+use crate::store::{Store, defer_name_syncs, is_transient};
+use crate::sync::in_place::end_if_cancelled;
 
 /// The lease on the folder for the caller's claim.
 #[derive(Debug)]
@@ -273,6 +274,10 @@ async fn drop_write(
 }
 
 /// Carries out the steps of a publish from the state of the folder on. `keeps_marker`: the marker stays all the time.
+///
+/// On a local disk, names are there before what comes after them may be: that of the removed marker before those of
+/// parts, all others before the marker's. Where a dataset is replaced, those of the parts are there before the
+/// manifest's, too: a manifest of this write without its parts would be taken for another write's.
 pub(super) async fn publish_in_order(
     steps: &mut Steps<'_, '_>,
     publication: &Publication,
@@ -281,15 +286,21 @@ pub(super) async fn publish_in_order(
     let marked = steps.folder.is_marked();
     if marked && !keeps_marker {
         steps.remove_marker(steps.folder.e_tag(SUCCESS)).await?;
+        end_if_cancelled().await;
     }
-    steps.publish_parts(&publication.parts).await?;
-    steps
-        .remove_strays(&publication.parts, marked, publication.overwrite)
-        .await?;
+    defer_name_syncs(steps.publish_parts(&publication.parts)).await?;
+    if steps.lease.intent().await.phase != Phase::Claim {
+        steps.sync_names().await?;
+    }
+    end_if_cancelled().await;
+    let removal = steps.remove_strays(&publication.parts, marked, publication.overwrite);
+    defer_name_syncs(removal).await?;
+    end_if_cancelled().await;
     steps
         .put_manifest(&publication.manifest, keeps_marker)
         .await?;
     if !keeps_marker {
+        end_if_cancelled().await;
         steps.put_marker().await?;
     }
     Ok(())

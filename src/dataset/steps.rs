@@ -60,6 +60,12 @@ pub(super) struct Publication {
 }
 
 impl Publication {
+    /// Whether one part at most has to be written yet, and few to be looked at. Of more, several threads do some at once.
+    pub(super) fn has_few_writes(&self) -> bool {
+        self.parts.len() <= CONCURRENT_PARTS
+            && self.parts.iter().filter(|part| part.is_inline()).count() <= 1
+    }
+
     /// Whether the folder's manifest is this write's. Two writes that began in the same microsecond can have
     /// equal manifests, so the first part is compared, too.
     pub(super) async fn has_manifest(&self, lease: &PublishLease<'_>) -> Result<bool> {
@@ -280,6 +286,11 @@ impl<'l, 'a> Steps<'l, 'a> {
         Ok(strays)
     }
 
+    /// Waits until the names that [`crate::store::defer_name_syncs`] left are on a local disk.
+    pub(super) async fn sync_names(&self) -> Result<()> {
+        self.store.sync_names(&[self.path(MANIFEST)]).await
+    }
+
     /// Removes files of the folder, each only as it was listed.
     pub(super) async fn remove_listed(&self, names: &[String]) -> Result<()> {
         if names.is_empty() {
@@ -371,7 +382,8 @@ impl<'l, 'a> Steps<'l, 'a> {
                 .as_ref()
                 == Some(manifest)
             {
-                return Ok(());
+                // What failed may have been the sync of its name.
+                return self.sync_names().await;
             }
             let folder = list_dataset_folder(self.lease, &self.store).await?;
             if folder.is_marked() && !keeps_marker {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use object_store::{GetOptions, GetRange};
 
 use super::local::LocalFile;
-use super::run_blocking;
+use super::{run_blocking, run_short};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parquet::decode::{Chunks, decode_rows};
 use crate::parquet::file::{FileOpenResult, ParquetFile, TAIL_BYTES};
@@ -145,7 +145,7 @@ impl OpenPart {
 
 async fn open_local(store: &Store, path: &str, tail_bytes: u64) -> Result<OpenPart> {
     let (store, path) = (store.clone(), path.to_owned());
-    run_blocking(move || {
+    run_short(move || {
         let (file, length) = LocalFile::open(&store, &path)?;
         let mut tail_bytes = tail_bytes.max(TAIL_BYTES).min(length);
         loop {

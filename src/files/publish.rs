@@ -12,8 +12,8 @@ use futures::future::BoxFuture;
 
 use super::stage::{StagedFile, discard};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::Store;
 use crate::store::staged_write::StagedWrite;
+use crate::store::{Store, defer_name_syncs};
 use crate::sync::begun::run_to_end;
 use crate::sync::in_place::in_place;
 
@@ -77,7 +77,11 @@ impl Publishing {
         let published_files = Arc::clone(&files);
         let work = async move {
             let is_single = requests.len() == 1;
-            let published = run_to_end(requests, CONCURRENT_FILES);
+            let published = async {
+                defer_name_syncs(run_to_end(requests, CONCURRENT_FILES)).await?;
+                let files = &published_files;
+                files.store.sync_names(&files.paths).await
+            };
             let published = if is_single {
                 in_place(published).await
             } else {

@@ -12,7 +12,7 @@ use futures::stream::FuturesUnordered;
 use parquet::file::metadata::KeyValue;
 use tokio::sync::mpsc;
 
-use super::run_blocking;
+use super::run_short;
 use crate::error::{Error, Result};
 use crate::parquet::Cancel;
 use crate::parquet::writer::{self, ByteSink, ByteSinkFactory, FileStats, WritePlan};
@@ -56,7 +56,8 @@ impl FileHooks {
     }
 }
 
-/// Encodes `input` into staged files, each begun for its target. After an error nothing stays staged.
+/// Encodes `input` into staged files, each begun for its target. After an error nothing stays staged. In place, only
+/// what needs no upload may be staged: the encoder waits for uploads.
 pub(crate) async fn stage(
     store: &Store,
     staging: Staging,
@@ -80,7 +81,7 @@ pub(crate) async fn stage(
     let cancel = Cancel::default();
     let _stop_threads = cancel.guard();
     // The encoder drops `opener` when it ends, which closes `uploader_receiver`.
-    let mut encoding = std::pin::pin!(run_blocking(move || writer::write(
+    let mut encoding = std::pin::pin!(run_short(move || writer::write(
         &plan,
         &mut *input,
         &mut opener,

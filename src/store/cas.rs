@@ -195,7 +195,7 @@ impl<'a> Register<'a> {
         let Some(local) = self.store.local() else {
             return Ok(());
         };
-        let synced = local.sync_name(&self.store.key(self.path)?).await;
+        let synced = local.sync_names(vec![self.store.key(self.path)?]).await;
         let mapped = synced.map_err(|e| self.store.map_error(e, self.path));
         mapped.map_err(|e| self.unknown_outcome(e))
     }

@@ -71,6 +71,7 @@ pub(crate) use self::failure::is_transient;
 use self::limit::Resends;
 pub use self::limit::SendLimit;
 use self::local::LocalStore;
+pub(crate) use self::local::defer_name_syncs;
 pub use self::local::lock::{FileLock, LockCell};
 use self::metrics::{Metrics, ReadCounter};
 use self::secrets::Secrets;

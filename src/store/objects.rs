@@ -347,6 +347,18 @@ impl Store {
         }
     }
 
+    /// Waits until the names of objects are on a local disk, as after [`super::defer_name_syncs`]. Other stores have
+    /// nothing to wait for.
+    pub(crate) async fn sync_names(&self, paths: &[String]) -> Result<()> {
+        let local = self.inner.local.as_ref().filter(|l| l.is_durable());
+        let (Some(local), Some(first)) = (local, paths.first()) else {
+            return Ok(());
+        };
+        let keys = paths.iter().map(|path| self.key(path));
+        let synced = local.sync_names(keys.collect::<Result<Vec<_>>>()?);
+        self.send_once(first, synced).await
+    }
+
     /// Refuses a folder that is to be deleted and is a symbolic link of local files ([`ErrorKind::InvalidPath`]): the
     /// folder where the link leads would be emptied.
     pub async fn refuse_link(&self, folder: &str) -> Result<()> {

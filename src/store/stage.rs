@@ -191,7 +191,8 @@ impl StageWriter {
         Ok(())
     }
 
-    /// Ends the write. A hidden local file is on the disk then, unless durability is switched off.
+    /// Ends the write. The content of a hidden local file is on the disk then, unless durability is switched off; its
+    /// name is with that of what names it, or with its own new one.
     pub fn finish(mut self) -> Result<StageOutcome> {
         let nothing_sent =
             self.upload_parts_sent == 0 && !matches!(self.sink, StageSink::File(Some(_)));
@@ -209,7 +210,7 @@ impl StageWriter {
             (&self.sink, self.staging.store.local())
         {
             local
-                .sync_temp(key, file)
+                .sync_file(key, file)
                 .map_err(|e| self.staging.store.map_error(e, key.as_ref()))?;
         }
         Ok(match &mut self.sink {

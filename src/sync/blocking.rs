@@ -204,6 +204,12 @@ pub async fn run_blocking<T: Send + 'static>(
     }
 }
 
+/// Runs work on this thread, with the outcome that it has in [`run_blocking`].
+pub(crate) fn run_here<T>(work: impl FnOnce() -> T) -> Result<T, BlockingError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .map_err(|panic| BlockingError::Panicked(message_of(&*panic)))
+}
+
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
@@ -258,5 +264,8 @@ mod tests {
         assert!(error.to_string().contains("no"), "{error}");
         assert!(error.into_error().to_string().contains("panicked"));
         assert_eq!(runtime.block_on(run_blocking(|| 1)).unwrap(), 1);
+        let failed = run_here(|| "x".parse::<u8>().expect("no"));
+        assert!(failed.unwrap_err().to_string().contains("no"));
+        assert_eq!(run_here(|| 1).unwrap(), 1);
     }
 }

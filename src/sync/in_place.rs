@@ -43,9 +43,14 @@ pub(crate) fn in_place<T>(work: impl Future<Output = T>) -> impl Future<Output =
     async move {
         let result = work.await;
         // One who cancelled the call meanwhile comes before its next step.
-        tokio::task::yield_now().await;
+        end_if_cancelled().await;
         result
     }
+}
+
+/// Ends a call here that was cancelled during its last step. Work in place that has several steps awaits it between two.
+pub(crate) async fn end_if_cancelled() {
+    tokio::task::yield_now().await;
 }
 
 /// Runs work in place on a thread of its own, which nobody waits for. Without a thread for it, it is dropped.

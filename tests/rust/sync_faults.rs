@@ -19,10 +19,12 @@ use pds::table::{Table, TableWriteOptions, check, write};
 use pds::{ErrorKind, Result};
 use tokio::sync::oneshot;
 
-use crate::faults::{expected_sum, read_sum, write_dataset};
+use crate::faults::{KEY, expected_sum, read_sum, write_dataset};
 
 /// EIO, of a broken disk.
 const IO_ERROR: i32 = 5;
+/// ENOSPC, of a full one, which a later attempt may get over.
+const NO_SPACE: i32 = 28;
 const TABLE: &str = "lake/events";
 
 /// Fails syncs by their number: one, or all from it on.
@@ -30,6 +32,7 @@ const TABLE: &str = "lake/events";
 struct FailingSyncs {
     first: usize,
     lasts: bool,
+    errno: i32,
     count: AtomicUsize,
 }
 
@@ -40,7 +43,7 @@ impl DiskJournal for FailingSyncs {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let fails = number == self.first || (self.lasts && number > self.first);
         if fails {
-            return Err(std::io::Error::from_raw_os_error(IO_ERROR));
+            return Err(std::io::Error::from_raw_os_error(self.errno));
         }
         Ok(())
     }
@@ -64,6 +67,27 @@ impl DiskJournal for CancellingSync {
         } else {
             Ok(())
         }
+    }
+}
+
+/// Cancels a call at the sync of a number.
+#[derive(Debug)]
+struct CancellingOne {
+    cancel: Mutex<Option<oneshot::Sender<()>>>,
+    number: usize,
+    count: AtomicUsize,
+}
+
+impl DiskJournal for CancellingOne {
+    fn record(&self, _change: DiskChange) {}
+
+    fn before_sync(&self, _path: &Path) -> std::io::Result<()> {
+        if self.count.fetch_add(1, Ordering::Relaxed) == self.number
+            && let Some(cancel) = self.cancel.lock().unwrap().take()
+        {
+            cancel.send(()).unwrap();
+        }
+        Ok(())
     }
 }
 
@@ -108,6 +132,7 @@ where
             let journal = Arc::new(FailingSyncs {
                 first,
                 lasts,
+                errno: IO_ERROR,
                 count,
             });
             let context = format!("sync {first} fails, and all after it: {lasts}");
@@ -188,6 +213,45 @@ async fn a_call_that_is_cancelled_while_its_file_is_synced_commits_nothing() {
         .sleep(Duration::from_millis(500))
         .await;
     assert_eq!(append_rows(&table).await.unwrap(), old + 1);
+}
+
+/// As above: what its thread has begun is done, the next step is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publish_that_is_cancelled_while_it_syncs_ends_with_that_step() {
+    let marker = format!("{KEY}/_SUCCESS");
+    // The folders, the claim, the part, the manifest and the names of both, the marker.
+    let last = 6;
+    for number in 0..=last {
+        let folder = tempfile::tempdir().unwrap();
+        let (cancel, cancelled) = oneshot::channel();
+        let journal = Arc::new(CancellingOne {
+            cancel: Mutex::new(Some(cancel)),
+            number,
+            count: AtomicUsize::new(0),
+        });
+        let interrupted = store_in(folder.path(), Some(journal));
+        let runtime = tokio::runtime::Handle::current();
+        let call = tokio::task::spawn_blocking(move || {
+            let _may_block = BlockingThread::enter();
+            runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    _ = cancelled => None,
+                    done = write_dataset(&interrupted, 5, 2000, false) => Some(done),
+                }
+            })
+        });
+        assert!(
+            call.await.unwrap().is_none(),
+            "sync {number}: it went on to its end"
+        );
+        let store = store_in(folder.path(), None);
+        let is_marked = store.is_file(&marker).await.unwrap();
+        assert_eq!(is_marked, number == last, "sync {number}");
+        write_dataset(&store, 7, 1000, true).await.unwrap();
+        let sum = read_sum(&store).await.unwrap();
+        assert_eq!(sum, expected_sum(7, 1000).await, "sync {number}");
+    }
 }
 
 /// Its thread goes on, and would give its file the name after a later write did.
@@ -285,4 +349,27 @@ async fn an_overwrite_with_a_failed_sync_leaves_a_whole_dataset_or_says_so() {
         next.unwrap_or_else(|e| panic!("{context}: {e}"));
     })
     .await;
+}
+
+/// A step looks whether what failed is there all the same. Its name may not be on the disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_is_reported_only_once_its_manifest_has_a_name_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_in(folder.path(), None);
+    write_dataset(&store, 3, 1000, false).await.unwrap();
+    let journal = Arc::new(FailingSyncs {
+        // Those of the claim, of the intent and of the part, of the manifest's content; then that of its name.
+        first: 6,
+        lasts: true,
+        errno: NO_SPACE,
+        count: AtomicUsize::new(0),
+    });
+    let full = store_in(folder.path(), Some(Arc::clone(&journal) as _));
+    write_dataset(&full, 5, 2000, true).await.unwrap_err();
+    assert!(journal.count.load(Ordering::Relaxed) > 6);
+    let sum = read_sum(&store).await.unwrap();
+    assert_eq!(sum, expected_sum(5, 2000).await);
+    write_dataset(&store, 7, 1000, true).await.unwrap();
+    let sum = read_sum(&store).await.unwrap();
+    assert_eq!(sum, expected_sum(7, 1000).await);
 }

@@ -1,8 +1,12 @@
 //! Durability of local files: a change that was reported survives a loss of power.
 //!
 //! Unless durability is switched off, every change is on the disk before it is reported: the content of a file before
-//! its name, a name by a sync of its folder. A [`DiskJournal`] records each change and each sync in order, from which
+//! its name, a name by a sync of its folder. A caller that changes several names before it reports any of them waits
+//! for all at once ([`defer_name_syncs`]). A [`DiskJournal`] records each change and each sync in order, from which
 //! tests build what a disk may hold after a loss of power.
+//!
+//! Not waited for: the removal of a hidden file, and of the locked file of a lease. Back after a loss of power, they are
+//! what a writer leaves that was killed before the removal.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -45,7 +49,25 @@ pub trait DiskJournal: std::fmt::Debug + Send + Sync + 'static {
     }
 }
 
+tokio::task_local! {
+    static DEFERS_NAMES: ();
+}
+
+/// Runs `work`, which does not wait until the names that it changes are on a local disk: its caller does so before it
+/// goes on to what relies on them, once for all of a folder.
+pub(crate) fn defer_name_syncs<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    DEFERS_NAMES.scope((), work)
+}
+
 impl LocalStore {
+    /// The store as this call uses it, see [`defer_name_syncs`].
+    pub(super) fn for_current_call(&self) -> Self {
+        Self {
+            syncs_names: DEFERS_NAMES.try_with(|()| ()).is_err(),
+            ..self.clone()
+        }
+    }
+
     /// The same store, which reports changes before they are on the disk.
     #[must_use]
     pub fn without_durability(mut self) -> Self {
@@ -59,12 +81,6 @@ impl LocalStore {
     pub fn with_journal(mut self, journal: std::sync::Arc<dyn DiskJournal>) -> Self {
         self.journal = Some(journal);
         self
-    }
-
-    /// Syncs a finished hidden file and its name to the disk.
-    pub fn sync_temp(&self, key: &Path, file: &File) -> Result<()> {
-        self.sync_file(key, file)?;
-        self.sync_folder_of(key, &self.resolve(key)?)
     }
 
     /// Creates the folder of a file and the missing folders above, and syncs their names.
@@ -89,7 +105,7 @@ impl LocalStore {
     }
 
     /// Waits until a file's content is on the disk.
-    pub(super) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
+    pub(in crate::store) fn sync_file(&self, key: &Path, file: &File) -> Result<()> {
         if self.durable {
             let synced = self.sync(|| self.resolve(key).unwrap_or_default(), file);
             synced.map_err(|e| map_io_error(key, e))?;
@@ -118,6 +134,7 @@ impl LocalStore {
     /// Waits until the names in the folder of `path` are on the disk.
     pub(super) fn sync_folder_of(&self, key: &Path, path: &FsPath) -> Result<()> {
         if self.durable
+            && self.syncs_names
             && let Some(folder) = path.parent()
         {
             let synced = File::open(folder).and_then(|file| self.sync(|| folder.to_owned(), &file));
@@ -131,16 +148,25 @@ impl LocalStore {
         Ok(())
     }
 
+    /// Waits until the names of files are on the disk: for each of their folders once.
+    pub(in crate::store) async fn sync_names(&self, keys: Vec<Path>) -> Result<()> {
+        self.run_blocking(move |s| {
+            let folders: BTreeMap<&str, &Path> =
+                keys.iter().map(|key| (folder_of(key), key)).collect();
+            for key in folders.into_values() {
+                s.sync_folder_of(key, &s.resolve_entry(key)?)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Deletes files, and syncs each of their folders once.
     pub(super) fn delete_many(&self, keys: &[Path]) -> Vec<Result<Path>> {
         let mut folders = BTreeMap::new();
         let delete = |key: &Path| {
             self.delete_unsynced(key, None)?;
-            let folder = key
-                .as_ref()
-                .rsplit_once('/')
-                .map_or("", |(folder, _)| folder);
-            folders.insert(folder.to_owned(), key.clone());
+            folders.insert(folder_of(key).to_owned(), key.clone());
             Ok(key.clone())
         };
         let mut deleted: Vec<Result<Path>> = keys.iter().map(delete).collect();
@@ -152,4 +178,9 @@ impl LocalStore {
         }
         deleted
     }
+}
+
+fn folder_of(key: &Path) -> &str {
+    let folder = key.as_ref().rsplit_once('/');
+    folder.map_or("", |(folder, _)| folder)
 }

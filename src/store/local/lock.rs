@@ -261,7 +261,7 @@ impl LocalStore {
         }
     }
 
-    /// Removes a locked file. `Precondition` if it is no longer at `key`.
+    /// Removes a locked file, without a wait for the disk. `Precondition` if it is no longer at `key`.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "the lock ends with the file it is on"
@@ -269,7 +269,7 @@ impl LocalStore {
     pub fn unlink_locked(&self, lock: FileLock, key: &Path) -> Result<()> {
         let path = self.resolve_entry(key)?;
         check_is_current(&lock, key, &path)?;
-        self.unlink(key, &path)
+        self.unlink_unsynced(key, &path)
     }
 
     /// [`Self::lock_file`] in a blocking task.
@@ -355,7 +355,7 @@ impl LocalStore {
                 self.link_new(from, to)?;
                 let source = self.resolve(from)?;
                 if source.exists() {
-                    self.unlink(from, &source)?;
+                    self.unlink_unsynced(from, &source)?;
                 }
             }
             Condition::Matches(e_tag) => self.rename_over_version(from, to, e_tag)?,

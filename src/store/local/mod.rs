@@ -37,6 +37,7 @@ use object_store::{
 };
 
 use self::caller::{check_awaited, run_awaited};
+pub(crate) use self::durability::defer_name_syncs;
 pub use self::durability::{DiskChange, DiskJournal};
 use super::condition::Condition;
 use super::failure::{
@@ -62,6 +63,8 @@ pub struct LocalStore {
     clock: Arc<dyn Clock>,
     /// Changes are on the disk before they are reported.
     durable: bool,
+    /// Those of names, too.
+    syncs_names: bool,
     journal: Option<Arc<dyn DiskJournal>>,
 }
 
@@ -78,6 +81,7 @@ impl LocalStore {
             root: Arc::new(root.into()),
             clock,
             durable: true,
+            syncs_names: true,
             journal: None,
         }
     }
@@ -200,12 +204,6 @@ impl LocalStore {
         self.sync_folder_of(to, &target)
     }
 
-    /// Removes a file, and syncs its folder.
-    fn unlink(&self, key: &Path, path: &FsPath) -> Result<()> {
-        self.unlink_unsynced(key, path)?;
-        self.sync_folder_of(key, path)
-    }
-
     fn unlink_unsynced(&self, key: &Path, path: &FsPath) -> Result<()> {
         fs::remove_file(path).map_err(|e| map_io_error(key, e))?;
         self.record_change(|| DiskChange::Unlink(path.to_owned()));
@@ -230,7 +228,10 @@ impl LocalStore {
             .map_err(|e| map_io_error(key, e))
             .and_then(|()| {
                 let stat = file.metadata().map_err(|e| map_io_error(key, e))?;
-                self.sync_file(&temp, &file)?;
+                // An empty file is whole with its name.
+                if payload.content_length() > 0 {
+                    self.sync_file(&temp, &file)?;
+                }
                 self.move_into_place(&temp, key, mode)?;
                 Ok(etag(&stat))
             });
@@ -321,21 +322,15 @@ impl LocalStore {
             .await
     }
 
-    /// Waits until the name of a file is on the disk.
-    pub(super) async fn sync_name(&self, key: &Path) -> Result<()> {
-        let key = key.clone();
-        self.run_blocking(move |s| s.sync_folder_of(&key, &s.resolve(&key)?))
-            .await
-    }
-
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let this = self.for_current_call();
         if is_in_place() {
-            return work(self);
+            return work(&this);
         }
-        let (this, lock) = (self.clone(), lock::current_lock());
+        let lock = lock::current_lock();
         let task = move || {
             let result = work(&this);
             drop(lock);
