@@ -18,7 +18,8 @@ use arrow_array::types::Float64Type;
 use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{
-    ArrowError, DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef, TimeUnit,
+    ArrowError, DECIMAL128_MAX_PRECISION, DataType, Field, FieldRef, Fields, IntervalUnit, Schema,
+    SchemaRef, TimeUnit,
 };
 
 use super::nested::{check_whole_days, child_fields, contains_type};
@@ -174,8 +175,8 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
     };
     check_whole_days(array, target, column)?;
     if drops_bits(array.data_type(), target) {
-        let reason = "a cast of integers to narrow decimals may drop bits".to_owned();
-        return Err(conversion_error(ArrowError::CastError(reason)));
+        let wide = convert(array, &with_wide_decimals(target), column)?;
+        return convert(&wide, target, column);
     }
     let options = CastOptions {
         safe: false,
@@ -212,6 +213,31 @@ fn drops_bits(from: &DataType, to: &DataType) -> bool {
             let mut pairs = child_fields(from).iter().zip(child_fields(to));
             pairs.any(|(from, to)| drops_bits(from.data_type(), to.data_type()))
         }
+    }
+}
+
+/// A type with decimals of 128 bits in place of narrower ones, at any depth.
+fn with_wide_decimals(data_type: &DataType) -> DataType {
+    use DataType::{
+        Decimal32, Decimal64, Decimal128, Dictionary, FixedSizeList, LargeList, LargeListView,
+        List, ListView, Map, RunEndEncoded, Struct,
+    };
+    let wide = |field: &FieldRef| {
+        let data_type = with_wide_decimals(field.data_type());
+        Arc::new(Field::clone(field).with_data_type(data_type))
+    };
+    match data_type {
+        Decimal32(_, scale) | Decimal64(_, scale) => Decimal128(DECIMAL128_MAX_PRECISION, *scale),
+        Dictionary(key, values) => Dictionary(key.clone(), Box::new(with_wide_decimals(values))),
+        RunEndEncoded(ends, values) => RunEndEncoded(Arc::clone(ends), wide(values)),
+        List(item) => List(wide(item)),
+        LargeList(item) => LargeList(wide(item)),
+        ListView(item) => ListView(wide(item)),
+        LargeListView(item) => LargeListView(wide(item)),
+        FixedSizeList(item, size) => FixedSizeList(wide(item), *size),
+        Map(entries, sorted) => Map(wide(entries), *sorted),
+        Struct(fields) => Struct(fields.iter().map(wide).collect()),
+        other => other.clone(),
     }
 }
 
@@ -324,7 +350,6 @@ pub fn index_of(schema: &Schema, column: &str) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::types::Decimal128Type;
     use arrow_array::{Int64Array, StructArray};
 
     use super::*;
@@ -336,7 +361,7 @@ mod tests {
         let fields = |data_type| Fields::from(vec![Field::new("n", data_type, true)]);
         let columns = vec![Arc::clone(&numbers)];
         let structs: ArrayRef = Arc::new(StructArray::new(fields(DataType::Int64), columns, None));
-        for narrow in [DataType::Decimal32(9, 0), DataType::Decimal64(18, 0)] {
+        for narrow in [DataType::Decimal32(9, 0), DataType::Decimal64(12, 3)] {
             let nested = DataType::Struct(fields(narrow.clone()));
             for (column, target) in [(&numbers, &narrow), (&structs, &nested)] {
                 let error = convert(column, target, "c").unwrap_err();
@@ -344,8 +369,23 @@ mod tests {
                 assert!(error.to_string().contains("column \"c\""), "{error}");
             }
         }
-        let wide = convert(&numbers, &DataType::Decimal128(38, 0), "c").unwrap();
-        let wide = wide.as_primitive::<Decimal128Type>();
-        assert_eq!(wide.value(0), i128::from(number));
+        let decimals = DataType::Decimal64(18, 3);
+        let nested = DataType::Struct(fields(decimals.clone()));
+        let converted = [
+            convert(&numbers, &decimals, "c").unwrap(),
+            convert(&numbers, &DataType::Decimal128(38, 3), "c").unwrap(),
+            Arc::clone(
+                convert(&structs, &nested, "c")
+                    .unwrap()
+                    .as_struct()
+                    .column(0),
+            ),
+        ];
+        for values in converted {
+            let back = convert(&values, &DataType::Int64, "c").unwrap();
+            assert_eq!(back.as_ref(), numbers.as_ref(), "{}", values.data_type());
+            let texts = arrow_cast::cast(&values, &DataType::Utf8).unwrap();
+            assert_eq!(texts.as_string::<i32>().value(0), format!("{number}.000"));
+        }
     }
 }

@@ -7,6 +7,7 @@ use datafusion_expr::expr::{Between, BinaryExpr, Case, Expr, ScalarFunction};
 use datafusion_expr::{Operator, binary_expr, not};
 use datafusion_functions::core::coalesce;
 
+use super::negations::is_negation;
 use super::operators::{MAX_COPIED, check_copies};
 use super::quantified::{ARRAY_HAS, compares_any, equals_any};
 use super::row_values::{compare, expand_list, is_row};
@@ -39,6 +40,10 @@ pub(super) fn desugar(expr: Expr, schema: &DFSchema) -> Result<Expr> {
         Expr::Case(case) => compares_any(case).map(Transformed::yes),
         Expr::ScalarFunction(call) if call.func.name() == ARRAY_HAS => {
             equals_any(call).map(Transformed::yes)
+        }
+        Expr::ScalarFunction(call) if is_negation(&call) => {
+            let operand = call.args.into_iter().next().unwrap_or(NULL);
+            Ok(Transformed::yes(not(operand)))
         }
         Expr::ScalarFunction(call) if is_nullif(&call) => {
             let mut args = call.args.into_iter();

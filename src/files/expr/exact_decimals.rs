@@ -1,17 +1,13 @@
 //! Decimals that are compared with decimals or integers, where both together have more than 38 digits, and quotients that
-//! are compared.
+//! are compared or become decimals of another type.
 //!
 //! DataFusion cuts the common type at 38 digits, so that a number with more digits before the point is an error. And it
 //! cuts a quotient after four digits more than the dividend has. A decimal of 256 bits has up to 76.
 
-use std::sync::Arc;
-
-use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, FieldRef};
+use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
 use datafusion_common::DFSchema;
 use datafusion_expr::expr::{BinaryExpr, Expr};
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast};
-
-use crate::parquet::nested::element_of;
 
 /// How many digits after the point a dividend gets at least, if there is room for them; its quotient has four more.
 const MORE_DIGITS: u8 = 16;
@@ -30,15 +26,16 @@ pub(super) fn widen_decimals(operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr
     }
     let operands = operands.into_iter();
     let operands: Vec<Expr> = operands
-        .map(|operand| widen_quotient(operand, schema))
+        .map(|operand| widen_quotient(operand, 0, schema))
         .collect();
     let Some(wide) = wide_type(&operands, schema) else {
         return operands;
     };
-    let operands = operands.into_iter();
-    operands
-        .map(|operand| cast(operand, wide.clone()))
-        .collect()
+    let widen = |operand: Expr| match operand.get_type(schema) {
+        Ok(own_type) if own_type == wide => operand,
+        _ => cast(operand, wide.clone()),
+    };
+    operands.into_iter().map(widen).collect()
 }
 
 /// The type of 256 bits that the values need; `None` if they need none, or have no type with all digits.
@@ -56,7 +53,7 @@ fn wide_type(operands: &[Expr], schema: &DFSchema) -> Option<DataType> {
 }
 
 /// The decimal with the digits of all types, which are integers, decimals or NULL; `None` if they have too many.
-fn common_decimal(types: &[DataType]) -> Option<DataType> {
+pub(super) fn common_decimal(types: &[DataType]) -> Option<DataType> {
     let (mut whole, mut scale) = (0_u8, 0_u8);
     for data_type in types.iter().filter(|data_type| !data_type.is_null()) {
         let (own_whole, own_scale) = digits(data_type)?;
@@ -69,40 +66,15 @@ fn common_decimal(types: &[DataType]) -> Option<DataType> {
     (precision <= DECIMAL256_MAX_PRECISION).then_some(DataType::Decimal256(precision, scale))
 }
 
-/// A list and a value that is searched for in it, as decimals with the digits of both. `None` if neither has decimals, or
-/// one has others than integers and decimals: DataFusion has a common type for those, or none is exact.
-pub(super) fn widen_search(args: &[Expr], schema: &DFSchema) -> Option<Vec<Expr>> {
-    let [list, value] = args else {
-        return None;
-    };
-    let (list_type, value_type) = (list.get_type(schema).ok()?, value.get_type(schema).ok()?);
-    let element_type = element_of(&list_type)?.data_type().clone();
-    if !element_type.is_decimal() && !value_type.is_decimal() {
-        return None;
-    }
-    let common = common_decimal(&[element_type, value_type])?;
-    let as_common =
-        |item: &FieldRef| Arc::new(item.as_ref().clone().with_data_type(common.clone()));
-    let wide_list = match &list_type {
-        DataType::List(item) => DataType::List(as_common(item)),
-        DataType::LargeList(item) => DataType::LargeList(as_common(item)),
-        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(as_common(item), *length),
-        _ => return None,
-    };
-    Some(vec![
-        cast(list.clone(), wide_list),
-        cast(value.clone(), common.clone()),
-    ])
-}
-
-/// A quotient of decimals with more digits after the point; other expressions as they are.
-fn widen_quotient(expr: Expr, schema: &DFSchema) -> Expr {
+/// A quotient of decimals with more digits after the point, by which it can be rounded to so many places; other
+/// expressions as they are.
+pub(super) fn widen_quotient(expr: Expr, places: u8, schema: &DFSchema) -> Expr {
     match expr {
         Expr::BinaryExpr(BinaryExpr {
             left,
             op: Operator::Divide,
             right,
-        }) => match divided_types(&left, &right, schema) {
+        }) => match divided_types(&left, &right, places, schema) {
             Some((dividend, divisor)) => binary_expr(
                 cast(*left, dividend),
                 Operator::Divide,
@@ -119,6 +91,7 @@ fn widen_quotient(expr: Expr, schema: &DFSchema) -> Expr {
 fn divided_types(
     dividend: &Expr,
     divisor: &Expr,
+    places: u8,
     schema: &DFSchema,
 ) -> Option<(DataType, DataType)> {
     let (own_type, other_type) = (
@@ -136,7 +109,9 @@ fn divided_types(
         return None;
     }
     let room = DECIMAL256_MAX_PRECISION - quotient_whole - QUOTIENT_DIGITS;
-    let wide_scale = (scale + MORE_DIGITS).min(MAX_DIVIDEND_SCALE).min(room);
+    let more = (scale + MORE_DIGITS).min(MAX_DIVIDEND_SCALE);
+    let needed = (places + 1).saturating_sub(QUOTIENT_DIGITS);
+    let wide_scale = more.max(needed).min(room);
     if wide_scale <= scale {
         return None;
     }
@@ -150,15 +125,21 @@ fn divided_types(
     ))
 }
 
-/// How many digits an integer or a decimal of 128 bits has before and after the point.
+/// How many digits an integer or a decimal has before and after the point.
 fn digits(data_type: &DataType) -> Option<(u8, u8)> {
-    use DataType::{Decimal128, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64};
+    use DataType::{
+        Decimal32, Decimal64, Decimal128, Decimal256, Int8, Int16, Int32, Int64, UInt8, UInt16,
+        UInt32, UInt64,
+    };
     match data_type {
         Int8 | UInt8 => Some((3, 0)),
         Int16 | UInt16 => Some((5, 0)),
         Int32 | UInt32 => Some((10, 0)),
         Int64 | UInt64 => Some((20, 0)),
-        Decimal128(precision, scale) => {
+        Decimal32(precision, scale)
+        | Decimal64(precision, scale)
+        | Decimal128(precision, scale)
+        | Decimal256(precision, scale) => {
             let scale = u8::try_from(*scale).ok()?;
             Some((precision.checked_sub(scale)?, scale))
         }

@@ -11,8 +11,6 @@
 
 use std::sync::Arc;
 
-use arrow_array::types::{Decimal128Type, DecimalType};
-use arrow_cast::parse::parse_decimal;
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DataType, TimeUnit};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue};
@@ -21,19 +19,21 @@ use datafusion_expr::expr::{
 };
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, cast, lit};
 
-use super::exact_decimals::{widen_decimals, widen_search};
+use super::decimal_literals::{
+    MAX_DIGITS, decimal_to_float, negate, normalize_scale, parse_decimal_literal,
+};
+use super::exact_decimals::{widen_decimals, widen_quotient};
 use super::exact_texts::{decimal_beside, read_text, read_texts};
 use super::operators::{CONDITIONAL_FUNCTIONS, is_comparison};
 use super::quantified::ARRAY_HAS;
 use super::rounding::rewrite_rounding;
+use super::searched_lists::widen_search;
 use super::time_literals::{
     UTC, added_unit, has_nanoseconds, interval_to_duration, is_integer, is_timestamp_literal,
     parse_time_of_day, parse_timestamp, refine_added, refine_beside, refine_bins,
     refine_timestamp_literal, results_in_unit, string_literal, timestamp_in_unit, to_utc,
 };
 
-/// Maximum number of digits of a decimal literal.
-const MAX_DIGITS: usize = 38;
 const TIME64_NANOSECOND: DataType = DataType::Time64(TimeUnit::Nanosecond);
 
 /// Rewrites an expression whose number literals were parsed as decimals, so that literals are compared
@@ -43,7 +43,7 @@ pub(super) fn keep_exact(expr: Expr, schema: &DFSchema, target: Option<&DataType
     let exact = rewritten?.data;
     Ok(match target {
         Some(target) if target.is_decimal() => {
-            widen_integer(normalize_scale(exact), target, schema)
+            widen_integer(keep_digits(exact, target, schema), target, schema)
         }
         Some(DataType::Timestamp(unit, _)) => results_in_unit(exact, *unit),
         _ => decimal_to_float(exact),
@@ -62,17 +62,28 @@ fn widen_integer(expr: Expr, target: &DataType, schema: &DFSchema) -> Expr {
     }
 }
 
+/// A value that becomes an integer or a decimal, which may have more digits than DataFusion leaves a quotient.
+fn keep_digits(expr: Expr, to: &DataType, schema: &DFSchema) -> Expr {
+    let exact = normalize_scale(expr);
+    if to.is_decimal() {
+        let places = u8::try_from(decimal_scale(to)).unwrap_or_default();
+        widen_quotient(exact, places, schema)
+    } else {
+        exact
+    }
+}
+
 /// Rewrites the literals of a node whose operands have been rewritten.
 fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(match node {
         Expr::BinaryExpr(binary) => rewrite_binary(binary, schema),
         Expr::Negative(inner) => negate(*inner),
         Expr::Cast(Cast { expr, field }) if is_exact(field.data_type()) => {
-            let expr = Box::new(normalize_scale(*expr));
+            let expr = Box::new(keep_digits(*expr, field.data_type(), schema));
             Expr::Cast(Cast { expr, field })
         }
         Expr::TryCast(TryCast { expr, field }) if is_exact(field.data_type()) => {
-            let expr = Box::new(normalize_scale(*expr));
+            let expr = Box::new(keep_digits(*expr, field.data_type(), schema));
             Expr::TryCast(TryCast { expr, field })
         }
         Expr::Case(case) => Expr::Case(rewrite_case(case, schema)),
@@ -81,11 +92,10 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
             Expr::ScalarFunction(ScalarFunction { args, ..call })
         }
         Expr::ScalarFunction(call) => {
-            if call.func.name() == ARRAY_HAS {
-                let args: Vec<Expr> = call.args.iter().cloned().map(normalize_scale).collect();
-                if let Some(args) = widen_search(&args, schema) {
-                    return Ok(Expr::ScalarFunction(ScalarFunction { args, ..call }));
-                }
+            if call.func.name() == ARRAY_HAS
+                && let Some(args) = widen_search(&call.args, schema)
+            {
+                return Ok(Expr::ScalarFunction(ScalarFunction { args, ..call }));
             }
             let coerced = Expr::ScalarFunction(call)
                 .map_children(|child| Ok(Transformed::yes(coerce_inexact(child, schema))));
@@ -110,12 +120,19 @@ fn rewrite_node(node: Expr, schema: &DFSchema) -> Result<Expr> {
             let expr = operands.pop().unwrap_or_else(null);
             Expr::InList(InList::new(Box::new(expr), values, list.negated))
         }
+        Expr::IsNull(operand) => Expr::IsNull(Box::new(asked_for_null(*operand))),
+        Expr::IsNotNull(operand) => Expr::IsNotNull(Box::new(asked_for_null(*operand))),
         other => {
             other
                 .map_children(|child| Ok(Transformed::yes(decimal_to_float(child))))?
                 .data
         }
     })
+}
+
+/// A value that is only asked for NULL, which must not fail where a comparison with it does not.
+fn asked_for_null(operand: Expr) -> Expr {
+    decimal_to_float(refine_timestamp_literal(operand))
 }
 
 fn rewrite_binary(binary: BinaryExpr, schema: &DFSchema) -> Expr {
@@ -213,18 +230,6 @@ fn coerce_inexact(expr: Expr, schema: &DFSchema) -> Expr {
         cast(expr, DataType::Float64)
     } else {
         expr
-    }
-}
-
-fn negate(expr: Expr) -> Expr {
-    match expr {
-        Expr::Literal(ScalarValue::Decimal128(Some(value), precision, scale), _) => {
-            lit(ScalarValue::Decimal128(Some(-value), precision, scale))
-        }
-        Expr::Literal(ScalarValue::Decimal256(Some(value), precision, scale), _) => lit(
-            ScalarValue::Decimal256(Some(value.wrapping_neg()), precision, scale),
-        ),
-        other => Expr::Negative(Box::new(other)),
     }
 }
 
@@ -438,53 +443,4 @@ fn coerce_string(expr: Expr, other_type: &DataType) -> Expr {
         (None, Some(decimal)) => read_text(expr, decimal),
         (None, None) => expr,
     }
-}
-
-/// Parses a number with all its digits; `None` for other text and for more than [`MAX_DIGITS`].
-fn parse_decimal_literal(text: &str) -> Option<ScalarValue> {
-    let text = text.trim();
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = format!("{whole}{fraction}")
-        .bytes()
-        .all(|b| b.is_ascii_digit());
-    let digit_count = whole.len() + fraction.len();
-    if !is_plain || digit_count == 0 || digit_count > MAX_DIGITS {
-        return None;
-    }
-    let scale = i8::try_from(fraction.len()).ok()?;
-    let value = parse_decimal::<Decimal128Type>(text, Decimal128Type::MAX_PRECISION, scale).ok()?;
-    let precision = u8::try_from(digit_count).ok()?;
-    Some(ScalarValue::Decimal128(Some(value), precision, scale))
-}
-
-/// Replaces a negative scale of a decimal literal, because not every kernel supports one.
-fn normalize_scale(expr: Expr) -> Expr {
-    let Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) = &expr else {
-        return expr;
-    };
-    if *scale >= 0 {
-        return expr;
-    }
-    let factor = 10_i128.checked_pow(u32::from(scale.unsigned_abs()));
-    let value = factor.and_then(|factor| value.checked_mul(factor));
-    let limit = 10_i128.pow(38);
-    match value.filter(|value| (-limit < *value) && (*value < limit)) {
-        Some(value) => lit(ScalarValue::Decimal128(Some(value), 38, 0)),
-        None => decimal_to_float(expr),
-    }
-}
-
-/// Converts a decimal literal to the nearest float; other expressions stay.
-fn decimal_to_float(expr: Expr) -> Expr {
-    let text = match &expr {
-        Expr::Literal(ScalarValue::Decimal128(Some(value), _, scale), _) => {
-            format!("{value}e{}", -i16::from(*scale))
-        }
-        Expr::Literal(ScalarValue::Decimal256(Some(value), _, scale), _) => {
-            format!("{value}e{}", -i16::from(*scale))
-        }
-        _ => return expr,
-    };
-    text.parse::<f64>().map_or(expr, lit)
 }

@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
-use arrow_buffer::BooleanBufferBuilder;
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::filter::prep_null_mask_filter;
 use datafusion_common::pruning::PruningStatistics;
@@ -29,12 +28,12 @@ use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{ExprSchemable, Operator, binary_expr, lit};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 
-use super::functions::makes_texts;
 use super::key_set::KeySet;
 use super::operators::combine_terms;
 use super::predicate::{Bounds, ForeignPredicate, Predicate};
 use super::pruner::Pruner;
 use super::semantics::apply_sql_semantics;
+use super::sliced::SlicedExpr;
 use super::sql::{self, Rewrite};
 use super::value_list::ValueList;
 use super::values::to_json;
@@ -43,9 +42,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::columns::TableColumns;
 use crate::files::run_blocking;
 use crate::parquet::types::batch_with_row_count;
-
-/// How many rows are evaluated at a time where functions make texts: what these make of so many is bounded.
-const TEXT_ROWS: usize = 8_192;
 
 /// A predicate that is bound to the columns of a table's snapshot.
 pub struct Filter {
@@ -63,8 +59,6 @@ pub struct Filter {
     keys: Option<(Vec<usize>, Arc<KeySet>)>,
     /// The caller's predicate, which is evaluated in place of `physical`.
     foreign: Option<Arc<dyn ForeignPredicate>>,
-    /// How many rows `physical` is evaluated on at a time.
-    max_rows: usize,
 }
 
 impl Predicate {
@@ -224,12 +218,7 @@ impl Filter {
         let planned = create_physical_expr(&logical, &projected, &ExecutionProps::new(), &context)?;
         // A predicate that cannot be used for pruning prunes nothing: slower, and not an error.
         let pruning = Pruner::new(&logical, &input, &projected);
-        let physical = apply_sql_semantics(planned, &input)?;
-        let max_rows = if makes_texts(&physical) {
-            TEXT_ROWS
-        } else {
-            usize::MAX
-        };
+        let physical = SlicedExpr::wrap(apply_sql_semantics(planned, &input)?);
         Ok(Self {
             sql,
             logical,
@@ -240,7 +229,6 @@ impl Filter {
             uses_statistics: true,
             keys: None,
             foreign: None,
-            max_rows,
         })
     }
 
@@ -277,15 +265,7 @@ impl Filter {
             }
             return Ok(nulls_to_false(&mask));
         }
-        if rows <= self.max_rows {
-            return self.evaluate_expression(&batch);
-        }
-        let mut matching = BooleanBufferBuilder::new(rows);
-        for begin in (0..rows).step_by(self.max_rows) {
-            let part = batch.slice(begin, self.max_rows.min(rows - begin));
-            matching.append_buffer(self.evaluate_expression(&part)?.values());
-        }
-        Ok(BooleanArray::new(matching.finish(), None))
+        self.evaluate_expression(&batch)
     }
 
     fn evaluate_expression(&self, batch: &RecordBatch) -> Result<BooleanArray> {

@@ -135,3 +135,17 @@ pub(super) fn map_values(
         }
     })
 }
+
+/// The values of a function of these arguments, which is evaluated for one row where all of them are constants.
+pub(super) fn evaluate_rows(
+    args: Vec<ColumnarValue>,
+    rows: usize,
+    evaluate: impl FnOnce(Vec<ColumnarValue>, usize) -> Result<ArrayRef>,
+) -> Result<ColumnarValue> {
+    let mut values = args.iter();
+    if values.all(|value| matches!(value, ColumnarValue::Scalar(_))) {
+        let value = evaluate(args, 1)?;
+        return ScalarValue::try_from_array(&value, 0).map(ColumnarValue::Scalar);
+    }
+    evaluate(args, rows).map(ColumnarValue::Array)
+}

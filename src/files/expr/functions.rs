@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema};
-use datafusion_common::{Result, ScalarValue};
+use datafusion_common::Result;
 use datafusion_expr::ColumnarValue;
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::calls::Call;
-use super::forward::forward;
+use super::forward::{evaluate_rows, forward};
 use super::joined_texts::joins_texts;
 use super::split_texts::splits_texts;
 use super::{float_rounding, logarithms, text_functions, time_functions};
@@ -61,24 +61,18 @@ impl PhysicalExpr for FunctionExpr {
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
         let args = self.0.args().iter().map(|arg| arg.evaluate(batch));
         let args = args.collect::<Result<Vec<_>>>()?;
-        let is_constant = args
-            .iter()
-            .all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let rows = if is_constant { 1 } else { batch.num_rows() };
-        let call = Call::new(&self.0, args, rows, batch.schema_ref());
-        let values = if time_functions::is_checked(call.name()) {
-            time_functions::evaluate(&call)?
-        } else if float_rounding::is_checked(call.name()) {
-            float_rounding::evaluate(&call)?
-        } else if logarithms::is_checked(call.name()) {
-            logarithms::evaluate(&call)?
-        } else {
-            text_functions::evaluate(&call)?
-        };
-        if is_constant {
-            return ScalarValue::try_from_array(&values, 0).map(ColumnarValue::Scalar);
-        }
-        Ok(ColumnarValue::Array(values))
+        evaluate_rows(args, batch.num_rows(), |args, rows| {
+            let call = Call::new(&self.0, args, rows, batch.schema_ref());
+            if time_functions::is_checked(call.name()) {
+                time_functions::evaluate(&call)
+            } else if float_rounding::is_checked(call.name()) {
+                float_rounding::evaluate(&call)
+            } else if logarithms::is_checked(call.name()) {
+                logarithms::evaluate(&call)
+            } else {
+                text_functions::evaluate(&call)
+            }
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use datafusion_expr::{
 use datafusion_physical_expr::expressions::{BinaryExpr, Column};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
+use super::forward::evaluate_rows;
 use super::text_sizes::{byte_size, check_joined};
 
 const JOINED_TEXTS: &str = "||";
@@ -60,22 +61,21 @@ impl ScalarUDFImpl for JoinedTexts {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = |arg: &ColumnarValue| matches!(arg, ColumnarValue::Scalar(_));
-        let rows = if args.args.iter().all(is_constant) {
-            1
-        } else {
-            args.number_rows
-        };
-        let sizes = args.args.iter().map(|arg| byte_size(arg, rows));
-        let total = sizes.fold(0, usize::saturating_add);
-        check_joined(JOINED_TEXTS, total)?;
-        let texts = args.args.iter().map(|arg| arg.to_array(rows));
-        let texts = texts.collect::<Result<Vec<_>>>()?;
-        let fields = ["left", "right"].iter().zip(&texts);
-        let fields = fields.map(|(name, text)| Field::new(*name, text.data_type().clone(), true));
-        let schema = Schema::new(fields.collect::<Vec<_>>());
-        let batch = RecordBatch::try_new(Arc::new(schema), texts)?;
-        let (left, right) = (Column::new("left", 0), Column::new("right", 1));
-        BinaryExpr::new(Arc::new(left), Operator::StringConcat, Arc::new(right)).evaluate(&batch)
+        evaluate_rows(args.args, args.number_rows, |sides, rows| {
+            let sizes = sides.iter().map(|side| byte_size(side, rows));
+            let total = sizes.fold(0, usize::saturating_add);
+            check_joined(JOINED_TEXTS, total)?;
+            let texts = sides.iter().map(|side| side.to_array(rows));
+            let texts = texts.collect::<Result<Vec<_>>>()?;
+            let fields = ["left", "right"].iter().zip(&texts);
+            let fields =
+                fields.map(|(name, text)| Field::new(*name, text.data_type().clone(), true));
+            let schema = Schema::new(fields.collect::<Vec<_>>());
+            let batch = RecordBatch::try_new(Arc::new(schema), texts)?;
+            let (left, right) = (Column::new("left", 0), Column::new("right", 1));
+            let (left, right) = (Arc::new(left), Arc::new(right));
+            let joined = BinaryExpr::new(left, Operator::StringConcat, right);
+            joined.evaluate(&batch)?.into_array(rows)
+        })
     }
 }

@@ -5,15 +5,16 @@
 //! | step | modules |
 //! | --- | --- |
 //! | it is parsed and planned | `sql`, `tokens` |
-//! | shorthand is written out | `desugar`, `quantified`, `row_values` |
-//! | columns and literals get types that compare exactly | `widen`, `exact_literals`, `time_literals`, `time_ranges` |
+//! | shorthand is written out | `desugar`, `negations`, `quantified`, `row_values` |
+//! | columns and literals get types that compare exactly | `widen`, `exact_literals`, `searched_lists`, `time_ranges` |
 //! | what DataFusion would evaluate to something else is refused | `refusals`, `text_refusals` |
 //! | it is simplified | `simplify`, `lossless_cast` |
-//! | rows are evaluated, by other expressions where DataFusion differs | `filter`, `semantics`, `checked`, `guarded` |
+//! | rows are evaluated, otherwise where DataFusion differs | `filter`, `semantics`, `checked`, `guarded`, `sliced` |
 //! | files, row groups and pages are left out by statistics | `pruner`, `pruning`, `page_statistics`, `value_list` |
 
 mod calls;
 mod checked;
+mod decimal_literals;
 mod desugar;
 mod exact_decimals;
 mod exact_literals;
@@ -29,6 +30,7 @@ mod joined_texts;
 mod key_set;
 mod logarithms;
 mod lossless_cast;
+mod negations;
 mod operators;
 mod page_statistics;
 mod predicate;
@@ -38,8 +40,10 @@ mod quantified;
 mod refusals;
 mod rounding;
 mod row_values;
+mod searched_lists;
 mod semantics;
 mod simplify;
+mod sliced;
 mod split_texts;
 pub(crate) mod sql;
 mod statistics;
@@ -52,6 +56,7 @@ mod time_functions;
 mod time_literals;
 mod time_ranges;
 mod tokens;
+mod truncation;
 mod value_list;
 mod values;
 mod widen;

@@ -20,6 +20,7 @@ use datafusion_physical_expr::expressions::{Literal, in_list, lit};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::operators::check_copies;
+use super::time_literals::refine_timestamp_literal;
 use crate::parquet::nested::element_of;
 
 /// The plan of `value = ANY(list)`.
@@ -79,6 +80,8 @@ fn decide(holds: Expr, list: Expr, value: Expr) -> Result<Expr> {
     let function = AnyElement {
         signature: Signature::any(3, Volatility::Immutable),
     };
+    // Of the value it is only asked whether it is NULL: that must not fail where the comparison does not.
+    let value = refine_timestamp_literal(value);
     Ok(ScalarUDF::from(function).call(vec![holds, list, value]))
 }
 

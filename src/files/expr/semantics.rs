@@ -22,6 +22,7 @@ use super::guarded::GuardedExpr;
 use super::joined_texts::join_texts;
 use super::operators::is_comparison;
 use super::quantified::to_in_list;
+use super::sliced::SlicedExpr;
 use super::time_casts::TimeCastExpr;
 use super::time_comparisons::TimeComparisonExpr;
 
@@ -29,6 +30,7 @@ use super::time_comparisons::TimeComparisonExpr;
 const COMPARING_FUNCTIONS: [&str; 5] = ["array_has", "array_max", "array_min", "greatest", "least"];
 
 /// The expression that evaluates a logical one over columns, with the semantics of [`apply_sql_semantics`], and its type.
+/// What its functions make of texts is bounded.
 pub(crate) fn to_physical(
     expr: &Expr,
     columns: &DFSchema,
@@ -36,10 +38,8 @@ pub(crate) fn to_physical(
     let data_type = expr.get_type(columns)?;
     let context = PhysicalPlanningContext::default();
     let physical = create_physical_expr(expr, columns, &ExecutionProps::new(), &context)?;
-    Ok((
-        apply_sql_semantics(physical, columns.as_arrow())?,
-        data_type,
-    ))
+    let physical = apply_sql_semantics(physical, columns.as_arrow())?;
+    Ok((SlicedExpr::wrap(physical), data_type))
 }
 
 /// Rewrites an expression: arithmetic fails on overflow, as casts and functions do that have no value; comparisons know

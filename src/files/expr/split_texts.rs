@@ -9,13 +9,14 @@ use arrow_array::ArrayRef;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field};
-use datafusion_common::{DataFusionError, Result, ScalarValue};
+use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
     Volatility,
 };
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
+use super::forward::evaluate_rows;
 use super::text_functions::text_at;
 use super::text_sizes::{byte_size, check_total};
 
@@ -57,26 +58,27 @@ impl ScalarUDFImpl for StringToArray {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let [texts, delimiters, null_texts @ ..] = args.args.as_slice() else {
-            let message = format!("{STRING_TO_ARRAY} has two or three arguments");
-            return Err(DataFusionError::Internal(message));
-        };
-        let is_constant = |arg: &ColumnarValue| matches!(arg, ColumnarValue::Scalar(_));
-        let are_constants = args.args.iter().all(is_constant);
-        let rows = if are_constants { 1 } else { args.number_rows };
-        check_total(STRING_TO_ARRAY, byte_size(texts, rows))?;
-        let mut parts = TextParts::default();
-        for row in 0..rows {
-            let null_text = null_texts.first().and_then(|texts| text_at(texts, row));
-            parts.split(text_at(texts, row), text_at(delimiters, row), null_text)?;
-        }
-        let lists: ArrayRef = Arc::new(parts.lists.finish());
-        let lists = cast(&lists, args.return_field.data_type())?;
-        if are_constants {
-            return ScalarValue::try_from_array(&lists, 0).map(ColumnarValue::Scalar);
-        }
-        Ok(ColumnarValue::Array(lists))
+        let to = args.return_field;
+        evaluate_rows(args.args, args.number_rows, |texts, rows| {
+            split_rows(&texts, rows, to.data_type())
+        })
     }
+}
+
+/// The parts of the text of each row, as lists of this type.
+fn split_rows(args: &[ColumnarValue], rows: usize, to: &DataType) -> Result<ArrayRef> {
+    let [texts, delimiters, null_texts @ ..] = args else {
+        let message = format!("{STRING_TO_ARRAY} has two or three arguments");
+        return Err(DataFusionError::Internal(message));
+    };
+    check_total(STRING_TO_ARRAY, byte_size(texts, rows))?;
+    let mut parts = TextParts::default();
+    for row in 0..rows {
+        let null_text = null_texts.first().and_then(|texts| text_at(texts, row));
+        parts.split(text_at(texts, row), text_at(delimiters, row), null_text)?;
+    }
+    let lists: ArrayRef = Arc::new(parts.lists.finish());
+    Ok(cast(&lists, to)?)
 }
 
 /// The parts of the texts so far.

@@ -34,6 +34,7 @@ use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 
 use super::desugar::desugar;
 use super::exact_literals::keep_exact;
+use super::negations::{call_negations, negation};
 use super::operators::combine_terms;
 use super::refusals::{check_meaning, check_times};
 use super::simplify::{compare_times, simplify};
@@ -155,7 +156,7 @@ pub(super) fn parse_deterministic(
 
 fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
     let dialect = PostgreSqlDialect {};
-    let parsed = DFParserBuilder::new(tokenize(sql)?)
+    let mut parsed = DFParserBuilder::new(tokenize(sql)?)
         .with_dialect(&dialect)
         .build()?
         .parse_into_expr()?;
@@ -163,6 +164,7 @@ fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
         let message = "a name (AS) is not allowed";
         return Err(DataFusionError::Plan(message.to_owned()));
     }
+    call_negations(&mut parsed.expr);
     let functions = Functions::new();
     let options = ParserOptions::new()
         .with_enable_ident_normalization(false)
@@ -262,7 +264,7 @@ fn depth(expr: &Expr) -> datafusion_common::Result<usize> {
     Ok(deepest + 1)
 }
 
-/// The functions of SQL expressions: DataFusion's scalar ones, and `string_to_array`.
+/// The functions of SQL expressions: DataFusion's scalar ones, `string_to_array`, and the one that stands for NOT.
 struct Functions {
     scalar: Vec<Arc<ScalarUDF>>,
     planners: Vec<Arc<dyn ExprPlanner>>,
@@ -276,6 +278,7 @@ impl Functions {
         options.execution.time_zone = Some("+00:00".into());
         let mut scalar = datafusion_functions::all_default_functions();
         scalar.push(Arc::new(string_to_array()));
+        scalar.push(Arc::new(negation()));
         Self {
             scalar,
             planners: vec![

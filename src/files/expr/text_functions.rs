@@ -194,7 +194,7 @@ fn count_parts(text: &str, part: &str) -> usize {
 fn replace_matches(call: &Call<'_>) -> Result<ArrayRef> {
     let args = call.args().iter().enumerate().map(|(at, arg)| match at {
         1 => change_texts(arg, &keep_whole),
-        2 => change_texts(arg, &escape_dollars),
+        2 => change_texts(arg, &to_template),
         _ => Ok(arg.clone()),
     });
     let args = args.collect::<Result<Vec<_>>>()?;
@@ -239,16 +239,45 @@ fn most_replaced(call: &Call<'_>, row: usize) -> usize {
         .saturating_add(matches.saturating_mul(other.len()))
 }
 
-/// A pattern of which DataFusion would drop the end as a part of its last alternative, in brackets; `None` for others.
+/// A pattern that DataFusion would take for one from the beginning to the end of a text, though it has alternatives, a
+/// comment or no beginning, after an empty group, which hides that from it; `None` for others.
 fn keep_whole(pattern: &str) -> Option<String> {
-    let is_cut = pattern.starts_with('^') && pattern.ends_with(".*$") && pattern.contains('|');
-    is_cut.then(|| format!("(?:{pattern})"))
+    let rest = pattern.strip_prefix('^')?;
+    let is_cut = rest.contains(['|', '#']) || rest.starts_with(['?', '*', '+', '{']);
+    (is_cut && rest.ends_with(".*$")).then(|| format!("(?:){pattern}"))
 }
 
-/// A replacement in which every `$` is one; `None` for one without.
-fn escape_dollars(replacement: &str) -> Option<String> {
-    let has_dollar = replacement.contains('$');
-    has_dollar.then(|| replacement.replace('$', "$$"))
+/// A replacement of SQL as DataFusion reads it, where `$` names what was matched; `None` for one without such signs. A
+/// backslash before a digit is a group, as that before `&` is the whole match; two are one.
+fn to_template(replacement: &str) -> Option<String> {
+    if !replacement.contains(['$', '\\']) {
+        return None;
+    }
+    let mut template = String::with_capacity(2 * replacement.len());
+    let mut characters = replacement.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '$' => template.push_str("$$"),
+            '\\' => {
+                let named = characters.next_if(|next| next.is_ascii_digit() || *next == '&');
+                if let Some(group) = named {
+                    let group = if group == '&' { '0' } else { group };
+                    template.push_str("${");
+                    template.push(group);
+                    template.push('}');
+                    continue;
+                }
+                characters.next_if_eq(&'\\');
+                template.push('\\');
+                if characters.peek().is_some_and(char::is_ascii_digit) {
+                    // DataFusion would take both for a group: a name that no group has is empty.
+                    template.push_str("${}");
+                }
+            }
+            other => template.push(other),
+        }
+    }
+    Some(template)
 }
 
 /// Texts of which some are changed.

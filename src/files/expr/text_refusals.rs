@@ -64,8 +64,10 @@ fn reason_of_comparison(binary: &BinaryExpr, schema: &DFSchema) -> Option<&'stat
 
 /// Whether an expression is the least or the greatest text of a list, or the value that is read from it.
 fn is_extreme_of_texts(expr: &Expr, schema: &DFSchema) -> bool {
-    let Expr::ScalarFunction(call) = expr else {
-        return false;
+    let call = match expr {
+        Expr::ScalarFunction(call) => call,
+        Expr::Cast(cast) => return is_extreme_of_texts(&cast.expr, schema),
+        _ => return false,
     };
     let Some(arg) = call.args.first() else {
         return false;

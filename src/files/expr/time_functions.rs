@@ -20,6 +20,7 @@ use datafusion_functions::datetime::to_timestamp_nanos;
 
 use super::calls::Call;
 use super::time_casts::cast_times;
+use super::truncation::truncate_days;
 
 const DATE_BIN: &str = "date_bin";
 const DATE_TRUNC: &str = "date_trunc";
@@ -63,7 +64,11 @@ pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
     {
         *time = ColumnarValue::Array(value.to_array()?);
     }
-    let values = match convert_down(call)? {
+    let computed = match convert_down(call)? {
+        None if call.name() == DATE_TRUNC => truncate(call)?,
+        converted => converted,
+    };
+    let values = match computed {
         Some(values) => values,
         None => call.invoke(args)?,
     };
@@ -81,6 +86,18 @@ pub(super) fn evaluate(call: &Call<'_>) -> Result<ArrayRef> {
         _ => {}
     }
     Ok(values)
+}
+
+/// The truncated times, where DataFusion does not have those of every year; `None` for others.
+fn truncate(call: &Call<'_>) -> Result<Option<ArrayRef>> {
+    // DataFusion refuses lengths that are not constant.
+    let Some(ColumnarValue::Scalar(length)) = call.args().first() else {
+        return Ok(None);
+    };
+    match length.try_as_str().flatten() {
+        Some(length) => truncate_days(length, &call.array(1)?),
+        None => Ok(None),
+    }
 }
 
 /// The value of a function that converts to a coarser unit, which DataFusion rounds towards 1970; `None` for others.

@@ -197,14 +197,26 @@ pub(super) fn added_unit(expr: &Expr, schema: &DFSchema) -> Option<TimeUnit> {
     })
 }
 
-/// Casts the times of `date_bin` to a unit in which its bins begin at whole numbers: of 1.5 seconds, milliseconds.
+/// Casts the times of `date_bin` to a unit in which its bins begin at whole numbers: of 1.5 seconds, milliseconds. Its
+/// dates and those of `date_trunc` become timestamps with microseconds: as nanoseconds they would end in the year 2262.
 pub(super) fn refine_bins(expr: Expr, schema: &DFSchema) -> Expr {
     match expr {
-        Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "date_bin" => {
-            let unit = bin_unit(&args);
+        Expr::ScalarFunction(ScalarFunction { func, args })
+            if matches!(func.name(), "date_bin" | "date_trunc") =>
+        {
+            let unit = match func.name() {
+                "date_bin" => bin_unit(&args),
+                _ => None,
+            };
+            let refine = |time: Expr| match time.get_type(schema) {
+                Ok(DataType::Date32 | DataType::Date64) => {
+                    cast(time, DataType::Timestamp(TimeUnit::Microsecond, None))
+                }
+                _ => time,
+            };
             let args = args.into_iter().enumerate();
             let args = args.map(|(at, arg)| match at {
-                1 => refine_timestamp(arg, unit, schema),
+                1 => refine(refine_timestamp(arg, unit, schema)),
                 _ => arg,
             });
             Expr::ScalarFunction(ScalarFunction {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
+import operator
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -13,6 +16,9 @@ import pytest
 
 import pds
 from filter_results import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 SIGNS = ["=", "<>", "<", "<=", ">", ">="]
 FORMS = ["{}", "NOT ({})", "({}) IS NULL", "({}) IS NOT TRUE", "CASE WHEN {} THEN false ELSE true END"]
@@ -109,6 +115,163 @@ def test_decimals_keep_their_digits() -> None:
         for tiny in ("1e-30", "0.0000000000000000001"):
             assert find(table, f"{tiny} = ANY({ints})") == []
             assert find(table, f"{tiny} <> ALL({ints})") == [0, 1]
+
+
+NUMBERS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "f": (pa.float64(), [[0.0, None], [-0.0], [0.1, 5.5], [2.0**53], [], None, [None], [16777217.0, 0.5]]),
+    "g": (pa.float32(), [[0.0, None], [-0.0], [5.5], [16777216.0], [], None, [None], [0.5, 5.0]]),
+    "n": (pa.int64(), [[0, None], [5], [2**53 + 1], [2**53], [], None, [None], [16777217, 1]]),
+    "u": (pa.uint64(), [[0, None], [5], [2**64 - 1], [2**53], [], None, [None], [16777217, 1]]),
+    "c": (pa.int8(), [[0, None], [5], [-1], [100], [], None, [None], [1, 2]]),
+    "d": (pa.decimal128(38, 18), [[0, None], [5], ["0.1"], ["5.5", "0.5"], [], None, [None], ["1e-18"]]),
+    "d21": (pa.decimal128(2, 1), [[0, None], [5], ["0.1"], ["5.5", "0.5"], [], None, [None], ["-1"]]),
+    "d52": (pa.decimal128(5, 2), [[0, None], [5], ["0.1"], ["5.5", "0.5"], [], None, [None], ["-1"]]),
+    "d32": (pa.decimal32(5, 2), [[0, None], [5], ["0.10"], ["5.50", "0.5"], [], None, [None], ["-1"]]),
+    "big": (pa.decimal256(60, 20), [[0, None], [5], [2**53 + 1], ["5.5", "0.1"], [], None, [None], ["1e-20"]]),
+}
+SEARCHED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "i": (pa.int64(), [0, 5, 2**53 + 1, -1, 1, None, 0, 16777217]),
+    "j": (pa.uint64(), [0, 5, 2**64 - 1, 2**53, 1, 0, None, 1]),
+    "x": (pa.float64(), [0.0, -0.0, 0.1, 5.5, 2.0**53, None, 1.0, 0.5]),
+    "y": (pa.float32(), [0.0, 5.0, 5.5, 16777216.0, 1.0, None, 1.0, 0.5]),
+    "v": (pa.decimal128(5, 2), ["0.00", "5.00", "0.10", "5.50", "0.50", None, "1.00", "-1.00"]),
+}
+NUMBER_LITERALS = ["0.0", "5", "5.5", "0.1", "1e-20", "9007199254740993", "9007199254740993.0", "16777217"]
+
+
+def equals_number(value: Any, element: Any) -> bool:
+    """As numbers are compared: as floats of 64 bits if one is a float, else by all digits."""
+    if isinstance(value, float) or isinstance(element, float):
+        return float(value) == float(element)
+    return Fraction(value) == Fraction(element)
+
+
+def any_equals(value: Any, elements: list[Any] | None, equals: Callable[[Any, Any], bool]) -> bool | None:
+    if elements is None:
+        return None
+    results = [None if value is None or element is None else equals(value, element) for element in elements]
+    if True in results:
+        return True
+    return None if None in results else False
+
+
+def check_any_equals(
+    table: pds.Table,
+    compared: list[tuple[str, list[Any]]],
+    lists: list[Any],
+    equals: Callable[[Any, Any], bool],
+) -> None:
+    """Compares expressions, each with its values in the rows, with the elements of the column `l`."""
+    for value, cells in compared:
+        known = [any_equals(cell, elements, equals) for cell, elements in zip(cells, lists, strict=True)]
+        for form in ("{} = ANY(l)", "NOT ({} <> ALL(l))", "NOT (NOT ({} = ANY(l)))"):
+            expected = [row for row, holds in enumerate(known) if holds]
+            assert find(table, form.format(value)) == expected, (form, value)
+        for form in ("NOT ({} = ANY(l))", "NOT {} = ANY(l)", "{} <> ALL(l)", "id >= 0 AND NOT (id < 0 OR {} = ANY(l))"):
+            expected = [row for row, holds in enumerate(known) if holds is False]
+            assert find(table, form.format(value)) == expected, (form, value)
+        expected = [row for row, holds in enumerate(known) if holds is None]
+        assert find(table, f"({value} = ANY(l)) IS NULL") == expected, value
+
+
+def to_cells(kind: pa.DataType, cells: list[Any]) -> list[Any]:
+    is_decimal = pa.types.is_decimal(kind)
+    return [None if cell is None else Decimal(cell) if is_decimal else cell for cell in cells]
+
+
+@pytest.mark.parametrize("element", NUMBERS)
+def test_numbers_of_other_types_are_searched_for(element: str) -> None:
+    kind, lists = NUMBERS[element]
+    lists = [None if cells is None else to_cells(kind, cells) for cells in lists]
+    rows: dict[str, Any] = {"id": range(len(lists)), "l": pa.array(lists, pa.list_(kind))}
+    compared: list[tuple[str, list[Any]]] = []
+    for name, (value_kind, cells) in SEARCHED.items():
+        rows[name] = pa.array(to_cells(value_kind, cells), value_kind)
+        compared.append((name, to_cells(value_kind, cells)))
+    compared += [(text, [Decimal(text)] * len(lists)) for text in NUMBER_LITERALS]
+    compared.append(("NULL", [None] * len(lists)))
+    check_any_equals(make_table(pa.table(rows)), compared, lists, equals_number)
+
+
+def test_a_quotient_is_searched_for_with_more_digits_than_a_decimal() -> None:
+    """1 / 3 is not 0.333333, whatever the elements are."""
+    plain, pairs = pa.decimal128(10, 2), [("1", "3"), ("1", "4"), ("100000.01", "100000"), ("3", "1")]
+    a, b = (pa.array([Decimal(pair[side]) for pair in pairs], plain) for side in (0, 1))
+    cells = [[Decimal("0.333333")], [Decimal("0.25"), None], [Decimal(1)], [Decimal(3)]]
+    for kind in (pa.decimal128(10, 6), pa.decimal64(12, 6), pa.decimal256(40, 6)):
+        table = make_table(pa.table({"id": range(4), "a": a, "b": b, "l": pa.array(cells, pa.list_(kind))}))
+        assert find(table, "a / b = ANY(l)") == [1, 3]
+        assert find(table, "a / b <> ALL(l)") == [0, 2]
+    whole = pa.array([[1], [3]], pa.list_(pa.int64()))
+    table = make_table(pa.table({"id": range(2), "a": a[2:], "b": b[2:], "l": whole}))
+    assert find(table, "NOT (a / b = ANY(l))") == [0]
+
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+FAR = dt.datetime(2400, 1, 1, tzinfo=dt.UTC)
+
+
+def to_moments(moments: Sequence[dt.datetime | None], kind: pa.DataType) -> list[Any]:
+    """Moments as values of a type of dates or timestamps."""
+
+    def to_kind(moment: dt.datetime) -> dt.date:
+        if pa.types.is_date(kind):
+            return moment.date()
+        return moment if kind.tz else moment.replace(tzinfo=None)
+
+    return [None if moment is None else to_kind(moment) for moment in moments]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("s"),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.timestamp("ms", "America/New_York"),
+        pa.date32(),
+    ],
+    ids=str,
+)
+def test_points_in_time_of_other_types_are_searched_for(kind: pa.DataType) -> None:
+    """Without a zone they are in UTC, and none of them is too far."""
+    lists: list[list[dt.datetime | None] | None] = [[MIDNIGHT, None], [FAR], [MIDNIGHT, FAR], [], None, [None]]
+    moments = [NOON, FAR, MIDNIGHT, NOON, None, MIDNIGHT]
+    stored = [None if cells is None else to_moments(cells, kind) for cells in lists]
+    rows: dict[str, Any] = {"id": range(len(lists)), "l": pa.array(stored, pa.list_(kind))}
+    for name, own in {"m": pa.timestamp("ms"), "b": pa.timestamp("us", "Europe/Berlin")}.items():
+        rows[name] = pa.array(to_moments(moments, own), own)
+    compared: list[tuple[str, list[Any]]] = [("m", moments), ("b", moments)]
+    for text, moment in [
+        ("TIMESTAMP '2026-01-01 00:00:00'", MIDNIGHT),
+        ("TIMESTAMP '2026-01-01 12:00:00'", NOON),
+        ("TIMESTAMP '2026-01-01 00:00:00.5'", MIDNIGHT + dt.timedelta(milliseconds=500)),
+        ("TIMESTAMP '2400-01-01 00:00:00'", FAR),
+        ("DATE '2026-01-01'", MIDNIGHT),
+    ]:
+        compared.append((text, [moment] * len(lists)))
+    check_any_equals(make_table(pa.table(rows)), compared, lists, operator.eq)
+
+
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")], ids=str)
+def test_times_of_other_units_are_searched_for(kind: pa.DataType) -> None:
+    noon, night = dt.time(12), dt.time(23, 59, 59)
+    lists: list[Any] = [[noon, None], [night], [noon, night], [], None, [None]]
+    cells: list[Any] = [noon, night, None, noon, noon, night]
+    times = pa.array(cells, pa.time32("ms"))
+    table = make_table(pa.table({"id": range(len(lists)), "l": pa.array(lists, pa.list_(kind)), "t": times}))
+    compared: list[tuple[str, list[Any]]] = [("t", cells), ("TIME '12:00:00'", [noon] * len(lists))]
+    compared.append(("TIME '12:00:00.000001'", [dt.time(12, 0, 0, 1)] * len(lists)))
+    check_any_equals(table, compared, lists, operator.eq)
+
+
+def test_not_of_other_values_is_refused() -> None:
+    table = make_table(pa.table({"id": range(2), "l": [[1], None]}))
+    for where in ("NOT id", "NOT (1 = ANY(l) AND NOT id)", "NOT (1 = ANY(l)) AND NOT (id + 1)"):
+        with pytest.raises(pds.InvalidInput):
+            table.scan(where=where).to_pyarrow()
 
 
 def test_a_deletion_leaves_what_is_unknown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from decimal import Decimal, localcontext
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -458,3 +458,47 @@ def test_a_quotient_of_decimals_beside_a_float_is_the_nearest_float(memory_store
     for predicate in ("d / 10000 = f", "f >= d / 10000", "d / 10000 BETWEEN f AND f", "d / 10000 IN (f, 7)"):
         assert _ids(table, predicate) == every, predicate
     assert _ids(table, "d / 10000 <> f") == []
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(9, 3), pa.decimal128(20, 10), pa.decimal64(18, 8)], ids=str)
+def test_a_quotient_of_decimals_is_rounded_where_it_is_stored(memory_store: pds.Store, kind: Any) -> None:
+    """To the digits of the column, and not before. One that has more of them differs from what is stored."""
+    pairs = [("1", "3"), ("-2", "3"), ("1", "4"), ("1", "2000"), ("-1", "2000"), ("10", "7"), ("0.05", "8"), ("7", "7")]
+    plain = pa.decimal128(10, 2)
+    a, b = ([Decimal(pair[side]) for pair in pairs] for side in (0, 1))
+    table = _table(memory_store, {"a": (plain, a), "b": (plain, b), "c": (kind, [None] * len(pairs))}, key="id")
+    ids = list(range(len(pairs)))
+    table.merge(pa.table({"id": ids})).when_matched_update({"c": "target.a / target.b"}).execute()
+    rows = table.scan().to_pyarrow().sort_by("id")
+    quotients = [Fraction(above) / Fraction(below) for above, below in zip(a, b, strict=True)]
+    with localcontext() as context:
+        context.rounding = ROUND_HALF_UP
+        context.prec = 50
+        place = Decimal(1).scaleb(-kind.scale)
+        stored = [(above / below).quantize(place) for above, below in zip(a, b, strict=True)]
+    assert rows["c"].to_pylist() == stored
+    differing = [row for row in ids if Fraction(stored[row]) != quotients[row]]
+    assert sorted(_ids(table, "c <> a / b")) == differing
+    connection = duckdb.connect()
+    connection.register("data", rows.set_column(3, "c", rows["c"].cast(pa.decimal128(20, 10))))
+    judged = connection.execute("SELECT id FROM data WHERE c <> a / b ORDER BY id").fetchall()
+    assert [row for (row,) in judged] == differing
+    for written in ("CAST", "TRY_CAST"):
+        cast = f"{written}(a / b AS DECIMAL({kind.precision}, {kind.scale}))"
+        assert sorted(_ids(table, f"c = {cast}")) == ids
+
+
+@pytest.mark.parametrize("places", [30, 36])
+def test_a_quotient_of_decimals_fills_its_column(memory_store: pds.Store, places: int) -> None:
+    plain, kind = pa.decimal128(10, 2), pa.decimal128(38, places)
+    a, b = [Decimal(1), Decimal(-2), Decimal(10), Decimal("0.05")], [Decimal(3), Decimal(3), Decimal(7), Decimal(8)]
+    table = _table(memory_store, {"a": (plain, a), "b": (plain, b), "c": (kind, [None] * len(a))}, key="id")
+    ids = list(range(len(a)))
+    table.merge(pa.table({"id": ids})).when_matched_update({"c": "target.a / target.b"}).execute()
+    with localcontext() as context:
+        context.rounding = ROUND_HALF_UP
+        context.prec = 60
+        place = Decimal(1).scaleb(-places)
+        stored = [(above / below).quantize(place) for above, below in zip(a, b, strict=True)]
+    assert table.scan().to_pyarrow().sort_by("id")["c"].to_pylist() == stored
+    assert sorted(_ids(table, f"c = CAST(a / b AS DECIMAL(38, {places}))")) == ids

@@ -237,6 +237,29 @@ def test_casts_that_keep_the_order_prune(memory_store: pds.Store) -> None:
         assert (scan.count(), scan.explain().files_read) == (1, 1), predicate
 
 
+INTEGERS = [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
+
+
+@pytest.mark.parametrize("kind", INTEGERS, ids=str)
+def test_a_delete_of_keys_beyond_those_of_the_type(memory_store: pds.Store, kind: pa.DataType) -> None:
+    """It deletes nothing, and the table can be read afterwards."""
+    values = 2**kind.bit_width
+    least, largest = (-values // 2, values // 2 - 1) if pa.types.is_signed_integer(kind) else (0, values - 1)
+    table = pds.Table.create(memory_store, "t", pa.schema([("k", kind)]), key="k")
+    table.append(pa.table({"k": pa.array([least, 1, largest], kind)}))
+
+    def keys() -> list[int]:
+        return sorted(table.scan().to_pyarrow()["k"].to_pylist())
+
+    for where in (f"k < {least}", f"k > {largest}", f"k < {least} AND k > 1", f"NOT (k >= {least})", f"{largest} < k"):
+        table.delete(where)
+        assert keys() == [least, 1, largest], where
+    table.delete(f"k <= {least}")
+    assert keys() == [1, largest]
+    table.delete(f"k >= {largest}")
+    assert keys() == [1]
+
+
 SIMILAR = ["name SIMILAR TO 'abc'", "NOT name NOT SIMILAR TO 'a%'", "id = 0 OR name SIMILAR TO 'x'"]
 
 

@@ -3,6 +3,7 @@ r"""Functions of texts: bounds of what they make, `$` and `\` in replacements, a
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import duckdb
@@ -52,6 +53,17 @@ def test_texts_of_many_rows_are_made_in_parts() -> None:
     assert find(table, where) == [1, 50_001, 100_001, 150_001]
 
 
+def test_merges_make_texts_in_parts() -> None:
+    """Of their conditions and values, as filters do."""
+    count = 110_000
+    table = make_table({"s": ["ab"] * count, "n": pa.nulls(count, pa.int64())})
+    made = "length(repeat(target.s, 5000))"
+    merge = table.merge(pa.table({"id": range(count)}), on="id")
+    merge.when_matched_update({"n": f"{made} + target.id"}, f"{made} + target.id >= 10000").execute()
+    numbers = table.scan(["id", "n"]).to_pyarrow().sort_by("id")["n"]
+    assert numbers.to_pylist() == list(range(10_000, 10_000 + count))
+
+
 def test_matches_are_replaced_in_parts_of_the_rows() -> None:
     """What could be made of all rows at once has more bytes than a batch may have."""
     texts = ["xay" + "z" * 100 if row % 3 else "" for row in range(ROWS)]
@@ -79,6 +91,10 @@ def test_the_distance_of_long_texts_is_refused(kind: pa.DataType) -> None:
         ("X", "$$"),
         ("(X)", r"[\1]$1"),
         ("(X)", r"\0$name"),
+        ("(X)", r"\10"),
+        ("(X)", r"\\1"),
+        ("(X)", r"\\\1$\\"),
+        ("(.)X", r"\1\1\\\\2"),
         ("^a|(b).*$", r"\1"),
         ("^a(.).*$", r"\1"),
         ("^(a|b).*$", r"\1"),
@@ -96,6 +112,27 @@ def test_a_replacement_names_matches_by_a_backslash(kind: pa.DataType, pattern: 
             expected = sorted(row for row, value in judged if value == text)
             assert find(table, f"{replaced} = '{text}'") == expected, (written, text)
         assert find(table, f"{replaced} IS NULL") == [7]
+
+
+@pytest.mark.parametrize("other", [r"\1", "Z"])
+@pytest.mark.parametrize("pattern", ["^a(.)|(b) # the end.*$", "^a(.) # the rest.*$", "^(a).*$"])
+def test_patterns_that_end_as_if_with_the_text(pattern: str, other: str) -> None:
+    texts = ["aXb", "zzb123", "axyz", "zab", "ab", "a", "b", ""]
+    table = make_table({"s": texts, "p": [pattern] * len(texts)})
+    written = {
+        f"'{pattern}', '{other}', 'x'": re.VERBOSE,
+        f"p, '{other}', 'x'": re.VERBOSE,
+        f"'^(?x){pattern[1:]}', '{other}'": re.VERBOSE,
+        f"'{pattern}', '{other}'": re.NOFLAG,
+    }
+    for args, flags in written.items():
+        results = [re.sub(pattern, other, text, count=1, flags=flags) for text in texts]
+        for result in set(results):
+            expected = [row for row, value in enumerate(results) if value == result]
+            assert find(table, f"regexp_replace(s, {args}) = '{result}'") == expected, (args, result)
+    # It may begin after the beginning.
+    assert find(table, r"regexp_replace(s, '^?(a).*$', '[\1]') = 'z[a]'") == [3]
+    assert find(table, r"regexp_replace(s, '^?(a).*$', '\1') = 'za'") == [3]
 
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 without a zone

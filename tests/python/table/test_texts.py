@@ -293,6 +293,7 @@ def test_choices_and_nested_values_with_texts_are_refused(memory_store: pds.Stor
         "ld = texts",
         "d = ANY(texts)",
         "d < ANY(texts)",
+        "d / 3 < ANY(texts)",
         "n < ANY(texts)",
         "n > ALL(texts)",
     ):

@@ -269,3 +269,30 @@ def test_dates_within_structs_beside_timestamps() -> None:
         with pytest.raises(pds.InvalidInput):
             table.delete(where)
     assert find(table, "s.d > r.d") == [0, 1]
+
+
+@pytest.mark.parametrize("length", ["day", "week", "month", "quarter", "YEAR"])
+def test_times_of_every_year_are_truncated(length: str) -> None:
+    texts = ["0001-01-01 00:00:00", "1582-10-15 03:00:00", "1969-12-31 23:59:59", "1970-01-01 00:00:00"]
+    texts += ["2024-02-29 05:00:00", "2300-06-01 12:00:00", "2300-12-31 01:00:00", "9999-12-31 23:59:59"]
+    times = pa.array([*texts, None]).cast(pa.timestamp("us"))
+    kinds = [pa.timestamp("us"), pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.date32(), pa.date64()]
+    columns = {f"t{number}": times.cast(kind, safe=False) for number, kind in enumerate(kinds)}
+    table = make_table(columns)
+    rows = pa.table({"id": range(len(times)), "t": times})  # noqa: F841 duckdb finds it by its name
+    judged = duckdb.sql(f"SELECT id, CAST(date_trunc('{length}', t) AS VARCHAR) FROM rows").fetchall()  # noqa: S608 our own
+    for begin in {begin for _, begin in judged if begin is not None}:
+        expected = sorted(row for row, text in judged if text == begin)
+        for column in columns:
+            assert find(table, f"date_trunc('{length}', {column}) = TIMESTAMP '{begin}'") == expected, (column, begin)
+    for column in columns:
+        assert find(table, f"date_trunc('{length}', {column}) IS NULL") == [len(texts)]
+        after = sorted(row for row, text in judged if text is not None and text > "2262")
+        assert find(table, f"date_trunc('{length}', {column}) >= TIMESTAMP '2262-12-31'") == after
+
+
+def test_times_are_truncated_to_one_length() -> None:
+    """One that differs between rows is refused."""
+    table = make_table({"t": pa.array([DAY, DAY], pa.timestamp("us")), "length": pa.array(["day", "year"])})
+    for length in ("length", "CASE WHEN id = 0 THEN 'day' ELSE 'year' END", "NULL"):
+        assert_fails(table, f"date_trunc({length}, t) = t", "must be non-null scalar")
