@@ -22,6 +22,7 @@ mod odf_tasks;
 mod odf_values;
 mod parts;
 mod pipeline;
+mod pipeline_results;
 mod pipeline_upkeep;
 mod predicate;
 mod preview;

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use arrow_schema::Schema;
 use pds::producers::{
     self, ChangedFunctionHook, Changes, ConsumedInput, ConsumedStep, Engine, FunctionDigest, Graph,
-    Node, NodeReport, Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions,
-    RunSizes, SourceNode, StageFunction, StageNode, TableName, UpdateOptions, UpdateReport,
-    ValueOrder,
+    Node, Operator, Pipeline, PipelineManifest, Preserve, PushedRows, RebuildOptions, RunSizes,
+    SourceNode, StageFunction, StageNode, TableName, UpdateOptions, ValueOrder,
 };
 use pds::table::Versioned;
 use pds::versions::history;
@@ -26,6 +25,7 @@ use pyo3_arrow::PySchema;
 
 use crate::engine::PyEngine;
 use crate::input::{extract_reader, extract_schema, parse_scope, parse_seconds};
+use crate::pipeline_results::UpdateFields;
 use crate::producer_calls::{PyChangedFunctionHook, PyPreserve, PyProducer};
 use crate::runtime::{into_py_result, run};
 use crate::scan::Scan;
@@ -148,6 +148,22 @@ impl PipelineHandle {
         let manifest = Arc::clone(&self.manifest);
         let scan = run(py, move || async move {
             producers::changes(&pipeline, &manifest, &name, memory_limit)
+        })?;
+        Ok(Scan::new(scan))
+    }
+
+    /// Streams what the versions after `since`, up to that of the snapshot, changed in a stage together.
+    fn net_changes(
+        &self,
+        py: Python<'_>,
+        name: String,
+        since: u64,
+        memory_limit: usize,
+    ) -> PyResult<Scan> {
+        let pipeline = into_py_result(py, self.pipeline())?;
+        let until = Arc::clone(&self.manifest);
+        let scan = run(py, move || async move {
+            producers::net_changes(&pipeline, since, &until, &name, memory_limit).await
         })?;
         Ok(Scan::new(scan))
     }
@@ -302,6 +318,7 @@ pub(crate) struct PyChanges<'py> {
     scope: String,
     consumed: Option<PyConsumedTable>,
     consumed_before: Option<PyConsumedTable>,
+    is_canonical: bool,
 }
 
 /// The attributes of `pds.producers.graph.UpdateArguments`.
@@ -328,56 +345,6 @@ impl PyUpdateOptions {
         RunSizes {
             page_rows: self.page_rows,
             file_rows: self.file_rows,
-        }
-    }
-}
-
-/// What an update did to a source or stage; a dict in Python.
-#[derive(Debug, IntoPyObject)]
-struct NodeFields {
-    name: String,
-    keys_in: u64,
-    rows_out: u64,
-    keys_out: u64,
-    read_requests: u64,
-    bytes_read: u64,
-    files_written: u64,
-    bytes_written: u64,
-    tasks: u64,
-}
-
-/// The outcome of an update; a dict in Python.
-#[derive(Debug, IntoPyObject)]
-pub(crate) struct UpdateFields {
-    version: u64,
-    commit_id: String,
-    replayed: bool,
-    nodes: Vec<NodeFields>,
-}
-
-impl From<NodeReport> for NodeFields {
-    fn from(report: NodeReport) -> Self {
-        Self {
-            name: report.name,
-            keys_in: report.keys_in,
-            rows_out: report.rows_out,
-            keys_out: report.keys_out,
-            read_requests: report.reads.requests,
-            bytes_read: report.reads.bytes,
-            files_written: report.files_written,
-            bytes_written: report.bytes_written,
-            tasks: report.tasks,
-        }
-    }
-}
-
-impl From<UpdateReport> for UpdateFields {
-    fn from(report: UpdateReport) -> Self {
-        Self {
-            version: report.version,
-            commit_id: report.commit_id.as_str().to_owned(),
-            replayed: report.is_replayed,
-            nodes: report.nodes.into_iter().map(NodeFields::from).collect(),
         }
     }
 }
@@ -433,12 +400,11 @@ impl UpdateInput {
                 };
                 consumed.insert(change.source.clone(), step);
             }
-            let is_canonical = consumed.contains_key(&change.source);
             let input = Changes {
                 upserts: change.upserts.map(PyRows::into_rows).transpose()?,
                 deletes: change.deletes.map(PyRows::into_rows).transpose()?,
                 scope: into_py_result(py, parse_scope(&change.scope))?,
-                is_canonical,
+                is_canonical: change.is_canonical,
             };
             inputs.insert(change.source, input);
         }

@@ -11,7 +11,8 @@ use pds::versions::{CommitId, Tag, vacuum};
 use pyo3::prelude::*;
 
 use crate::input::parse_seconds;
-use crate::pipeline::{PyUpdateOptions, UpdateFields};
+use crate::pipeline::PyUpdateOptions;
+use crate::pipeline_results::UpdateFields;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
 use crate::table_results::VacuumFields;

@@ -8,9 +8,8 @@ use pds::sync::mutex;
 use pyo3::prelude::*;
 
 use crate::error::to_python;
-use crate::pipeline::{
-    PipelineHandle, PyChanges, PyNode, PyUpdateOptions, UpdateFields, UpdateInput,
-};
+use crate::pipeline::{PipelineHandle, PyChanges, PyNode, PyUpdateOptions, UpdateInput};
+use crate::pipeline_results::UpdateFields;
 use crate::runtime::run;
 use crate::store::StoreHandle;
 

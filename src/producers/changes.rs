@@ -14,7 +14,7 @@ use super::format::PipelineManifest;
 use super::layers::to_error;
 use super::lookup::Keys;
 use super::read::{StoredNode, TableName, as_declared, stream};
-use super::tables::TableShape;
+use super::tables::KeyAndValue;
 use crate::error::{Error, Result};
 use crate::files::{BatchStream, SortedBatches, Spill, SpillWriter};
 
@@ -27,27 +27,14 @@ pub fn changes(
     name: &str,
     memory_bytes: usize,
 ) -> Result<BatchStream> {
-    let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
-    if node.entry.feeders.is_empty() {
-        return Err(Error::invalid(format!(
-            "{name:?} is a source; only stages have changes"
-        )));
-    }
-    let schema = Arc::new(Schema::new(vec![
-        Field::new("type", DataType::Int32, false),
-        node.columns.key.clone().with_name("key"),
-        node.columns
-            .value
-            .clone()
-            .with_name("value")
-            .with_nullable(true),
-    ]));
+    let node = find_stage(pipeline, manifest, name, memory_bytes)?;
+    let schema = change_schema(&node.columns);
     let is_update = manifest.data_version == manifest.version;
     let declared = Arc::clone(&schema);
-    let cancel = node.cancel.clone();
+    let (cancel, versions) = (node.cancel.clone(), [manifest.version]);
     Ok(stream(
         schema,
-        (pipeline, manifest.version),
+        (pipeline, versions.as_slice()),
         &cancel,
         move || {
             let rows = if is_update {
@@ -60,6 +47,32 @@ pub fn changes(
     ))
 }
 
+/// A stage of a version. Fails with [`crate::ErrorKind::InvalidInput`] if it is a source: these have no changes.
+pub(super) fn find_stage(
+    pipeline: &Pipeline,
+    manifest: &PipelineManifest,
+    name: &str,
+    memory_bytes: usize,
+) -> Result<StoredNode> {
+    let node = StoredNode::find(pipeline, manifest, name, memory_bytes)?;
+    if node.entry.feeders.is_empty() {
+        return Err(Error::invalid(format!(
+            "{name:?} is a source; only stages have changes"
+        )));
+    }
+    Ok(node)
+}
+
+/// The columns of the changes of a stage, as they were declared.
+pub(super) fn change_schema(columns: &KeyAndValue) -> SchemaRef {
+    let value = columns.value.clone().with_name("value");
+    Arc::new(Schema::new(vec![
+        Field::new("type", DataType::Int32, false),
+        columns.key.clone().with_name("key"),
+        value.with_nullable(true),
+    ]))
+}
+
 fn changed_rows(node: &StoredNode, memory_bytes: usize) -> Result<SortedBatches> {
     let shape = node.columns.update();
     let (content, _) = node.open(TableName::Content)?;
@@ -70,7 +83,7 @@ fn changed_rows(node: &StoredNode, memory_bytes: usize) -> Result<SortedBatches>
     let walk = || -> Result<Spill, ArrowError> {
         let mut update = Cursor::new(update.read()?, &order)?;
         let mut rows = Cursor::new(rows, &order)?;
-        let mut writer = ChangeWriter::new(&shape, &content.shape, memory_bytes);
+        let mut writer = ChangeWriter::new(&node.columns.pairs(), memory_bytes);
         while let (Some(key), Some((batch, row))) = (update.key(), update.row()) {
             let change = batch.column(1).as_primitive::<Int32Type>().value(row);
             if change == ChangeType::Delete as i32 {
@@ -91,62 +104,87 @@ fn changed_rows(node: &StoredNode, memory_bytes: usize) -> Result<SortedBatches>
     walk().and_then(|spill| spill.read()).map_err(to_error)
 }
 
-/// Writes rows `type`, `key`, `value`.
-struct ChangeWriter {
+/// Writes rows `type`, `key`, `value`, of rows whose first column is the key, and whose last one is the value.
+pub(super) struct ChangeWriter {
     schema: SchemaRef,
+    /// The columns `key` and `value`.
+    pairs: SchemaRef,
+    /// Batches of these, so that rows of the content and keys without a row are picked together.
     rows: Picker,
     types: Vec<i32>,
-    /// Whether the rows are of the content, or keys without a row.
-    is_delete: bool,
+    /// The last batch of the content, and the last one of keys without a row, each with its `pairs`.
+    last: [Option<(Arc<RecordBatch>, Arc<RecordBatch>)>; 2],
     spill: SpillWriter,
 }
 
 impl ChangeWriter {
-    fn new(update: &TableShape, content: &TableShape, memory_bytes: usize) -> Self {
+    /// `pairs` are the columns `key` and `value`, as they are stored.
+    pub(super) fn new(pairs: &SchemaRef, memory_bytes: usize) -> Self {
         let schema = Arc::new(Schema::new(vec![
             Field::new("type", DataType::Int32, false),
-            update.schema.field(0).clone(),
-            content.schema.field(2).clone(),
+            pairs.field(0).clone(),
+            pairs.field(1).clone(),
         ]));
         Self {
             spill: SpillWriter::new(&schema, memory_bytes),
             schema,
+            pairs: Arc::clone(pairs),
             rows: Picker::default(),
             types: Vec::new(),
-            is_delete: false,
+            last: [None, None],
         }
     }
 
-    fn add(
+    /// Adds a row of the content, or one that begins with a key that has no row any more.
+    pub(super) fn add(
         &mut self,
         row: (&Arc<RecordBatch>, usize),
         change: i32,
         is_delete: bool,
     ) -> Result<(), ArrowError> {
-        if self.rows.is_full() || is_delete != self.is_delete {
+        let at = usize::from(is_delete);
+        let known = self.last[at].as_ref();
+        let known = known.filter(|(batch, _)| Arc::ptr_eq(batch, row.0));
+        let pairs = if let Some((_, pairs)) = known {
+            Arc::clone(pairs)
+        } else {
+            let pairs = Arc::new(self.as_pairs(row.0, is_delete)?);
+            self.last[at] = Some((Arc::clone(row.0), Arc::clone(&pairs)));
+            pairs
+        };
+        self.rows.pick(&pairs, row.1);
+        self.types.push(change);
+        if self.rows.is_full() {
             self.flush()?;
         }
-        self.is_delete = is_delete;
-        self.rows.pick(row.0, row.1);
-        self.types.push(change);
         Ok(())
+    }
+
+    fn as_pairs(&self, rows: &RecordBatch, is_delete: bool) -> Result<RecordBatch, ArrowError> {
+        let value = if is_delete {
+            new_null_array(self.pairs.field(1).data_type(), rows.num_rows())
+        } else {
+            Arc::clone(rows.column(rows.num_columns() - 1))
+        };
+        let columns = vec![Arc::clone(rows.column(0)), value];
+        RecordBatch::try_new(Arc::clone(&self.pairs), columns)
     }
 
     fn flush(&mut self) -> Result<(), ArrowError> {
         for (rows, types) in self.rows.take_with::<Int32Type>(&mut self.types)? {
-            let value = if self.is_delete {
-                new_null_array(self.schema.field(2).data_type(), rows.num_rows())
-            } else {
-                Arc::clone(rows.column(2))
-            };
-            let columns = vec![types, Arc::clone(rows.column(0)), value];
+            let columns = vec![
+                types,
+                Arc::clone(rows.column(0)),
+                Arc::clone(rows.column(1)),
+            ];
             self.spill
                 .push(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)?;
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Spill, ArrowError> {
+    /// The rows.
+    pub(super) fn finish(mut self) -> Result<Spill, ArrowError> {
         self.flush()?;
         self.spill.finish()
     }

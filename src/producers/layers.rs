@@ -77,7 +77,7 @@ fn mark(
     RecordBatch::try_new(Arc::clone(schema), arrays)
 }
 
-/// Merges streams in their order, few at once: what is merged of them is set aside.
+/// Merges streams in their order, few at once: what is merged of them is set aside, up to `memory_bytes` in memory.
 pub(super) fn merge_streams(
     streams: impl Iterator<Item = Result<SortedBatches>>,
     schema: &SchemaRef,
@@ -89,11 +89,13 @@ pub(super) fn merge_streams(
         Ok(Box::new(merged))
     };
     let (mut merged, mut group) = (Vec::<SortedBatches>::new(), Vec::new());
+    let mut left_bytes = memory_bytes;
     for stream in streams {
         group.push(stream?);
         if group.len() == MAX_MERGED {
             let rows = merge(std::mem::take(&mut group))?;
-            let set_aside = Spill::collect(schema, rows, memory_bytes).map_err(to_error)?;
+            let set_aside = Spill::collect(schema, rows, left_bytes).map_err(to_error)?;
+            left_bytes = left_bytes.saturating_sub(set_aside.bytes());
             merged.push(set_aside.read().map_err(to_error)?);
         }
     }

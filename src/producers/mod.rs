@@ -30,6 +30,7 @@
 //! | old and new rows are compared, and the difference applied | `diff`, `apply`, `tables` |
 //! | what each stage reads is counted | `node_reads` |
 //! | what a preview changes is counted | `preview`, `change_counts` |
+//! | what one version changed, and what several did together | `changes`, `net_changes` |
 //! | the runs are written, merged with older ones and committed | `outputs`, `runs`, `levels`, `splice`, `format` |
 //!
 //! Errors: [`crate::ErrorKind::InvalidInput`] for graphs, keys and changes that cannot be; those of stages; those of
@@ -61,6 +62,7 @@ mod levels;
 mod look_ahead;
 mod lookup;
 mod names;
+mod net_changes;
 mod node_reads;
 mod old_rows;
 mod open_runs;
@@ -99,6 +101,7 @@ pub use self::functions::{
 pub use self::graph::{Graph, Node, SourceNode, StageNode};
 pub use self::input::{ChangeScope, Changes, ConsumedStep, PushedRows};
 pub use self::job::run_task;
+pub use self::net_changes::net_changes;
 pub use self::operators::{
     Aggregate, AggregateFunction, Aggregation, First, Flatten, Join, JoinKind, JoinPlan, Operator,
     OrderBy, PlannedOperator, PlannedOrder, Select, SelectedValue, StageFunction,

@@ -1,4 +1,7 @@
 //! Reading the tables of a pipeline at a version.
+//!
+//! This is for callers; updates use `lookup`. Columns have the types that were declared, and those that only pds needs
+//! are left out. Keys may come in any order. If a vacuum removes a run while it is read, the error is `VersionExpired`.
 
 use std::sync::Arc;
 
@@ -19,6 +22,7 @@ use super::tables::{KeyAndValue, SourceKeys, TableShape};
 use crate::error::{Error, ErrorKind, Result, corrupted_error};
 use crate::files::{BatchStream, SortedBatches, Spill, run_blocking, sort_batches};
 use crate::parquet::Cancel;
+use crate::versions::Versioned;
 
 /// A table of a source or stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +84,7 @@ impl StoredNode {
         })
     }
 
-    fn table(&self, shape: TableShape, runs: &[StoredRun]) -> StoredTable {
+    pub(super) fn table(&self, shape: TableShape, runs: &[StoredRun]) -> StoredTable {
         StoredTable {
             store: self.pipeline.store().clone(),
             folder: self.pipeline.root().to_owned(),
@@ -165,7 +169,8 @@ pub fn read(
     let content = of_join.then(|| node.open(TableName::Content)).transpose()?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
-    let read_from = (pipeline, manifest.version);
+    let versions = [manifest.version];
+    let read_from = (pipeline, versions.as_slice());
     Ok(stream(schema, read_from, &node.cancel, move || {
         let columns = table.shape.visible;
         let keys = keys
@@ -270,14 +275,14 @@ fn as_corrupted(e: &Error) -> Error {
     corrupted_error("a run", &e.to_string())
 }
 
-/// Streams what a function gives that reads and computes in a thread.
+/// Streams what a function gives that reads versions of a pipeline and computes in a thread.
 pub(super) fn stream(
     schema: SchemaRef,
-    (pipeline, version): (&Pipeline, u64),
+    (pipeline, versions): (&Pipeline, &[u64]),
     cancel: &Cancel,
     rows: impl FnOnce() -> Result<SortedBatches> + Send + 'static,
 ) -> BatchStream {
-    let pipeline = pipeline.clone();
+    let (pipeline, versions) = (pipeline.clone(), versions.to_vec());
     BatchStream::spawn(schema, cancel, move |sender| async move {
         let sent = run_blocking(move || {
             for batch in rows()? {
@@ -289,9 +294,26 @@ pub(super) fn stream(
         });
         match sent.await {
             Ok(()) => Ok(()),
-            Err(e) => Err(expired_or(&pipeline, version, e).await),
+            Err(e) => Err(any_expired_or(&pipeline, &versions, e).await),
         }
     })
+}
+
+/// As [`expired_or`], of reading several versions: the error names one that a vacuum removed, where there is one.
+async fn any_expired_or(pipeline: &Pipeline, versions: &[u64], error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let mut of_version = versions.last().copied();
+    if let Ok(Some(newest)) = pipeline.find_newest().await {
+        let header = newest.manifest.header();
+        let expired = versions.iter().find(|version| !header.retains(**version));
+        of_version = expired.copied().or(of_version);
+    }
+    match of_version {
+        Some(version) => expired_or(pipeline, version, error).await,
+        None => error,
+    }
 }
 
 /// The error of reading a version, whose files a vacuum may have removed

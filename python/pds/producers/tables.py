@@ -13,6 +13,7 @@ from pds.errors import InvalidInput, InvalidType
 from pds.producers.changes import to_key_stream
 from pds.producers.convert import BadValueError
 from pds.producers.groups import to_python
+from pds.readers import read_scan
 from pds.table.checks import check_version
 from pds.table.scan import Rows
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pds import _pds
+    from pds.store import Store
 
 
 class PipelineRows(Rows):
@@ -69,10 +71,23 @@ def distinct_keys(sorted_keys: pa.ChunkedArray[Any], before: list[Any] | None = 
 class PipelineTable(Summarized):
     """A source or a stage at a version of its pipeline."""
 
-    def __init__(self, handle: _pds.PipelineHandle | None, name: str, memory_limit: int) -> None:
+    def __init__(
+        self,
+        handle: _pds.PipelineHandle | None,
+        name: str,
+        memory_limit: int,
+        origin: tuple[Store, str] | None = None,
+    ) -> None:
         self._handle = handle
         self._memory_limit = memory_limit
+        # The store and the path of the pipeline; None of a preview.
+        self._origin = origin
         self.name = name
+
+    @property
+    def version(self) -> int:
+        """The version of the pipeline; 0 before the first one."""
+        return 0 if self._handle is None else self._handle.version
 
     def _get_handle(self) -> _pds.PipelineHandle:
         if self._handle is None:
@@ -80,7 +95,7 @@ class PipelineTable(Summarized):
         return self._handle
 
     def __repr__(self) -> str:
-        return f"PipelineTable({self.name!r}, version={0 if self._handle is None else self._handle.version})"
+        return f"PipelineTable({self.name!r}, version={self.version})"
 
     def _summarize(self) -> Summary:
         if self._handle is None:
@@ -162,21 +177,53 @@ class PipelineTable(Summarized):
 
         return PipelineRows(open_scan)
 
-    def changes(self, version: int | None = None) -> pa.Table:
+    def changes(self, version: int | None = None, *, since: int | None = None, until: int | None = None) -> pa.Table:
         """Return what a version changed in a stage: `type` (0 add, 1 update, 2 delete), `key` and `value`.
 
         A key of which no row is left is one row of type 2. Of every other key that changed there are all its rows, in
         the order of the content; the first one is of type 0 if the key had no row before. A version that a compaction
         made changed nothing.
 
+        With `since` these are the net changes of several versions: each key is compared at both ends, and is left out
+        if its rows are the same, as those of a key are that came and went. What is read follows from what changed.
+
+        A sink stores the version up to which it has the rows, in the transaction in which it changes them. After a
+        crash it has both or none. It refuses changes that do not begin at its version, as those of a second process::
+
+            stage = pipeline["totals"]
+            changes = stage.changes(since=sink.version)  # 0 at first
+            with sink.transaction():
+                sink.apply(changes)
+                sink.version = stage.version
+
         Args:
             version: The version. Defaults to the version of this object.
+            since: The version after which net changes begin; 0 for all rows.
+            until: The last version of these. Defaults to the version of this object.
 
         Raises:
-            InvalidInput: This is a source, or the version does not exist.
-            InvalidType: The version is not an integer.
-            VersionExpired: A vacuum removed the version.
+            InvalidInput: This is a source, a version does not exist, `since` is newer than `until`, or it is used
+                otherwise than said here: both `version` and `since`, or `until` alone.
+            InvalidType: A version is not an integer.
+            NotFound: The version `until` has no such stage.
+            VersionExpired: A vacuum removed a version that is needed, and the error names the oldest that there is:
+                read the whole stage then. Versions before `since` are not needed.
+            DefinitionChanged: The types of the key or the value differ between `since` and `until`: as above.
         """
         handle = self._get_handle()
+        if since is not None:
+            if version is not None:
+                raise InvalidInput("changes are those of `version`, or those after `since`; leave one of them out")
+            return self._read_net_changes(since, until)
+        if until is not None:
+            raise InvalidInput("`until` needs `since`, the version after which changes begin; 0 for all rows")
         opened = handle if version is None else handle.at(check_version(version))
         return PipelineRows(lambda: opened.changes(self.name, self._memory_limit)).to_pyarrow()
+
+    def _read_net_changes(self, since: int, until: int | None) -> pa.Table:
+        first = 0 if type(since) is int and since == 0 else check_version(since, "since")
+        opened = self._get_handle()
+        if until is not None and check_version(until, "until") != opened.version:
+            opened = opened.at(until)
+        scan = opened.net_changes(self.name, first, self._memory_limit)
+        return pa.Table.from_batches(list(read_scan(scan)), scan.schema)
