@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pds.errors import DefinitionChanged, InvalidInput, InvalidType, RemoteStoreError, VersionExpired
+from pds.errors import DefinitionChanged, InvalidInput, InvalidType, VersionExpired
+from pds.producers.attachment import Attachment
 from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
 from pds.streams import arrow_stream
@@ -157,7 +158,7 @@ class ChangedKeys:
         return cls(rows, held, limits, has_nulls, functools.partial(iter, held))
 
 
-class AttachedTable:
+class AttachedTable(Attachment):
     """A table that feeds a source.
 
     Args:
@@ -166,19 +167,36 @@ class AttachedTable:
         value: The columns of the value.
     """
 
+    kind = "table"
+    is_compared = True
+    advice = "a table; write to the table"
+
     def __init__(self, table: Table, key: Columns, value: Columns) -> None:
+        super().__init__()
         self._table = table
         self.key = key
         self.value = value
-        self.failure: RemoteStoreError | None = None
-        """The error of a stream that `read` returned; the caller of `read` clears it before."""
 
     @property
     def path(self) -> str:
         """The path of the table."""
         return self._table.path
 
-    def describe_lookup(self) -> str:
+    @property
+    def title(self) -> str:
+        """The path of the table."""
+        return self._table.path
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The fields `key` and `value`."""
+        return pa.schema([self.key.field, self.value.field])
+
+    def describe_reads(self) -> str:
+        """Say what is read for a changed key."""
+        return f"the changes of {self._table.path!r}, and its rows of the key{self._describe_lookup()}"
+
+    def _describe_lookup(self) -> str:
         """Say what it takes to find the rows of a key; nothing where they are side by side."""
         order = self._table._get_column_names("sort_by")  # noqa: SLF001 of this package
         if order[: len(self.key.names)] == self.key.names:
@@ -230,14 +248,15 @@ class AttachedTable:
             tasks = newest.scan_tasks(self._column_names(), where=selection.where)
             return [TablePart(task, self.key, self.value, selection) for task in tasks]
 
+        make_input = functools.partial(SourceInput, consumed=now, consumed_before=before, is_canonical=True)
         if keys is None:
             staged = stager.stage(split)
-            return SourceInput(source, staged or self._read(newest, selection), None, "all", now, before)
+            return make_input(source, staged or self._read(newest, selection), None, "all")
         deletes, limit = self._to_stream(keys), stager.local_bytes
         staged = None if limit is None or _estimate_bytes(newest, keys.rows) <= limit else stager.stage(split)
         if staged:
-            return SourceInput(source, staged, stager.stage_keys(deletes, staged), "listed", now, before)
-        return SourceInput(source, self._read(newest, selection), deletes, "listed", now, before)
+            return make_input(source, staged, stager.stage_keys(deletes, staged), "listed")
+        return make_input(source, self._read(newest, selection), deletes, "listed")
 
     def _column_names(self) -> list[str]:
         return list(dict.fromkeys([*self.key.names, *self.value.names]))
@@ -251,7 +270,7 @@ class AttachedTable:
                 if actual is None or not actual.with_name(field.name).equals(field):
                     state = "does not exist any more"
                     if actual is not None:
-                        state = f"is {_describe(actual)} now, not {_describe(field)}"
+                        state = f"is {describe_field(actual)} now, not {describe_field(field)}"
                     message = f"column {name!r} of the table that feeds {source!r} {state}; declare another source"
                     raise DefinitionChanged(message, path=self._table.path)
 
@@ -295,14 +314,6 @@ class AttachedTable:
 
         return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(pairs())))
 
-    def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from batches
-        except RemoteStoreError as error:
-            # It reaches the caller as text only.
-            self.failure = error
-            raise
-
     def _to_stream(self, keys: ChangedKeys) -> pa.Table | pa.RecordBatchReader:
         schema = pa.schema([self.key.field])
         batches = (pa.RecordBatch.from_arrays([self.key.take(batch)], schema=schema) for batch in keys.read())
@@ -333,7 +344,7 @@ class AttachedTable:
         return Selection(where) if is_listed else Selection(where, self.key.names[0], column)
 
 
-def attach(table: object, key: object, value: object) -> AttachedTable:
+def attach_table(table: object, key: object, value: object) -> AttachedTable:
     """Return a table as what feeds a source; errors are those of `Columns.of`.
 
     Raises:
@@ -341,7 +352,10 @@ def attach(table: object, key: object, value: object) -> AttachedTable:
         InvalidInput: Its changes cannot be read, because it has columns of their names.
     """
     if not isinstance(table, Table):
-        raise InvalidType(f"a source is fed by a pds.Table, not {type(table).__name__}")
+        raise InvalidType(
+            f"a source is fed by a pds.Table, or by a stage of another pipeline as pipeline['name'], "
+            f"not {type(table).__name__}"
+        )
     reserved = [name for name in CHANGE_COLUMNS if name in table.schema.names]
     if reserved:
         raise InvalidInput(f"a table with the column {reserved[0]!r} cannot feed a source; rename the column")
@@ -373,7 +387,8 @@ def _is_between(name: Any, values: Any) -> Any:  # noqa: ANN401 expressions of p
     return (name >= limits["min"]) & (name <= limits["max"])
 
 
-def _describe(field: pa.Field[Any]) -> str:
+def describe_field(field: pa.Field[Any]) -> str:
+    """Say the type of a field, and whether it has no nulls."""
     return str(field.type) if field.nullable else f"{field.type} not null"
 
 

@@ -13,7 +13,7 @@ from pds.arguments import require_text
 from pds.display import Summarized, Summary
 from pds.errors import InvalidInput, InvalidType
 from pds.flags import require_bool
-from pds.producers.attached import AttachedTable, attach
+from pds.producers.attached_stage import attach
 from pds.producers.calls import StageCall
 from pds.producers.explanation import describe_node, list_nodes
 from pds.producers.function_digests import digest_of
@@ -25,7 +25,10 @@ from pds.table.checks import check_size, check_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pds.producers.attachment import Attachment
+    from pds.producers.tables import PipelineTable
     from pds.table import Table
+    from pds.table.location import TableLocation
 
 
 class Declared(Summarized):
@@ -54,9 +57,11 @@ class Declared(Summarized):
 class Declarations(Summarized):
     """What a process declares of a pipeline."""
 
+    _location: TableLocation
+
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._tables: dict[str, AttachedTable] = {}
+        self._tables: dict[str, Attachment] = {}
 
     def _summarize(self) -> Summary:
         return Summary(repr(self), {}, (list_nodes(list(self._nodes.values()), self._tables),))
@@ -64,20 +69,20 @@ class Declarations(Summarized):
     def source(
         self,
         name: str,
-        table: Table | None = None,
+        table: Table | PipelineTable | None = None,
         *,
-        key: pa.DataType | pa.Field[Any] | str | Sequence[str],
+        key: pa.DataType | pa.Field[Any] | str | Sequence[str] | None = None,
         value: pa.DataType | pa.Field[Any] | str | Sequence[str] | None = None,
         descending: bool = False,
         skip_unchanged: bool = False,
     ) -> Declared:
-        """Declare a source: its rows are pushed by `update`, or come from a table by `refresh`.
+        """Declare a source: its rows are pushed by `update`, or come from a table or another pipeline by `refresh`.
 
         Args:
             name: The name.
             table: The table that feeds it. Then `key` and `value` are names of its columns: one for a column, a list
                 for a struct of columns. The value defaults to all columns. Rows of one key are in the order of their
-                values.
+                values. Or a stage of another pipeline, `other["stage"]`, with its types; rows are in its order then.
             key: The type of the key, which may be null; `pa.field("key", type, nullable=False)` for one that may not.
                 Keys are scalars and structs of scalars.
             value: The type of the value, as `key`; any type.
@@ -85,14 +90,13 @@ class Declarations(Summarized):
             skip_unchanged: Whether a key that is pushed with the rows that it has counts as unchanged.
 
         Raises:
-            InvalidInput: The name is declared already, or the table has no such column.
+            InvalidInput: The name is declared already, or the table has no such column. The stage is a source or one of
+                this pipeline, it has no version yet, or `key` or `value` is given for it.
             InvalidType: An argument has an invalid type.
         """
-        attached = None if table is None else attach(table, key, value)
-        if attached is None:
-            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
-        else:
-            fields = pa.schema([attached.key.field, attached.value.field])
+        own = self._location
+        attached = None if table is None else attach(table, key, value, (own.store, own.path))
+        fields = _to_fields(key, value) if attached is None else attached.fields
         node = Node(require_text("name", name), None, False, fields, descending, skip_unchanged, {}, None)  # noqa: FBT003
         declared = self._declare(node)
         if attached is not None:
@@ -147,7 +151,7 @@ class Declarations(Summarized):
         """
 
         def declare(function: Callable[..., Any]) -> Declared:
-            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            fields = _to_fields(key, value)
             stage = _name_of(function, name)
             takes_batches = require_bool(f"batch of {stage!r}", batch)
             group_rows = check_size(f"max_group_rows of {stage!r}", max_group_rows, "rows")
@@ -178,7 +182,7 @@ class Declarations(Summarized):
         """
 
         def declare(function: Callable[..., Any]) -> Declared:
-            fields = pa.schema([_to_field("key", key), _to_field("value", value)])
+            fields = _to_fields(key, value)
             call = StageCall(_name_of(function, name), function, fields, True, None)  # noqa: FBT003
             options = {"descending": descending, "skip_unchanged": skip_unchanged}
             order = make_order(call.stage, order_by, order_descending)
@@ -474,6 +478,10 @@ class Declarations(Summarized):
         node = node._replace(fields=fields, descending=descending)
         self._nodes[node.name] = node
         return Declared(self, node)
+
+
+def _to_fields(key: object, value: object) -> pa.Schema:
+    return pa.schema([_to_field("key", key), _to_field("value", value)])
 
 
 def _to_field(name: str, field: object) -> pa.Field[Any]:

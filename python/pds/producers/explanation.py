@@ -12,7 +12,7 @@ from pds.producers.operators import AGGREGATE_CLASSES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pds.producers.attached import AttachedTable
+    from pds.producers.attachment import Attachment
     from pds.producers.graph import Node, Order
 
 _RECOMPUTED = AGGREGATE_CLASSES["recompute"]
@@ -28,8 +28,8 @@ class StageExplanation:
     Args:
         name: The name.
         feeders: The names of its feeders; none of a source.
-        kind: `source`, `table` (a source fed by one), `function`, `batches`, `join`, or the operator: `select`,
-            `aggregate`, `distinct`, `first` or `flatten`.
+        kind: `source`, `table` or `stage` (a source fed by one), `function`, `batches`, `join`, or the operator:
+            `select`, `aggregate`, `distinct`, `first` or `flatten`.
         cost: `changes` if a changed key costs what changed in it, `group` if it costs all its rows.
         reads: What an update reads for a changed key, beside its old rows.
         rows: The number of stored rows of its content, with those that newer runs replace; 0 before the first update.
@@ -120,20 +120,20 @@ class Explanation(Summarized):
         return Summary("How updates compute each stage", {}, (Listing(headers, rows, len(self.stages), "stages"),))
 
 
-def describe_node(node: Node, table: AttachedTable | None) -> dict[str, object]:
+def describe_node(node: Node, table: Attachment | None) -> dict[str, object]:
     """Return what is declared of a source or a stage, by label."""
     key, value = node.fields
     return {
         "kind": _describe(node, table, None)[0],
         "feeders": ", ".join(node.feeders or ()) or None,
-        "table": None if table is None else table.path,
+        **({} if table is None else {table.kind: table.title}),
         "key": key.type,
         "value": value.type,
         "order of the key": "descending" if node.descending else None,
     }
 
 
-def list_nodes(nodes: list[Node], tables: dict[str, AttachedTable]) -> Listing:
+def list_nodes(nodes: list[Node], tables: dict[str, Attachment]) -> Listing:
     """Return the listing of declared sources and stages."""
     rows = (
         (node.name, _describe(node, tables.get(node.name), None)[0], ", ".join(node.feeders or ()), *node.fields.types)
@@ -142,7 +142,7 @@ def list_nodes(nodes: list[Node], tables: dict[str, AttachedTable]) -> Listing:
     return Listing(("name", "kind", "feeders", "key", "value"), rows, len(nodes), "sources and stages")
 
 
-def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dict[str, dict[str, Any]]) -> Explanation:
+def explain(nodes: Iterable[Node], tables: dict[str, Attachment], stored: dict[str, dict[str, Any]]) -> Explanation:
     """Explain the declared sources and stages; `stored` are the nodes of the manifest by name."""
     declared = list(nodes)
     orders = {node.name: node.order_by if node.preserve is None else None for node in declared}
@@ -158,7 +158,7 @@ def explain(nodes: Iterable[Node], tables: dict[str, AttachedTable], stored: dic
 
 def _explain(
     node: Node,
-    table: AttachedTable | None,
+    table: Attachment | None,
     stored: dict[str, Any],
     order: Order | None,
     estimate: tuple[int, int],
@@ -195,14 +195,14 @@ def _count_bytes(run: dict[str, Any]) -> int:
 
 
 def _find_runs(
-    node: Node, table: AttachedTable | None, stored: dict[str, dict[str, Any]], sources: set[str]
+    node: Node, table: Attachment | None, stored: dict[str, dict[str, Any]], sources: set[str]
 ) -> list[dict[str, Any]]:
     """The runs in which an update looks up a changed key."""
     own = stored.get(node.name, {})
     content: list[dict[str, Any]] = own.get("content", [])
     if node.feeders is None:
         # What is pushed takes the place of all rows of a key, unless it is compared with them.
-        return content if table is not None or node.skip_unchanged else []
+        return content if node.skip_unchanged or (table is not None and table.is_compared) else []
     kind = None if node.operator is None else next(iter(json.loads(node.operator)))
     is_by_rows = kind in {"aggregate", "join"}
     # A changed key of a source has all its rows in the update.
@@ -251,10 +251,10 @@ def _is_prefix(first: Any, order: Order | None) -> bool:  # noqa: ANN401 JSON
     return order is not None and by == [(text, order[1]) for text in order[0][: len(by)]]
 
 
-def _describe(node: Node, table: AttachedTable | None, order: Order | None) -> tuple[str, str, str]:
+def _describe(node: Node, table: Attachment | None, order: Order | None) -> tuple[str, str, str]:
     """The kind, the cost and what is read; `order` is that of the values of its only feeder."""
     if table is not None:
-        return "table", "group", f"the changes of {table.path!r}, and its rows of the key{table.describe_lookup()}"
+        return table.kind, "group", table.describe_reads()
     if node.feeders is None:
         return "source", "group", "nothing: all rows of the key are pushed"
     if node.operator is None:

@@ -39,14 +39,14 @@ class Node(NamedTuple):
 
 
 class ConsumedTable(NamedTuple):
-    """How far a table was read."""
+    """How far a table, or a stage of another pipeline, was read."""
 
     location: str
-    """The path of the table."""
+    """The path of the table; that of the pipeline, `#` and the name of the stage."""
     version: int
     commit_id: str
     columns: list[int]
-    """The ids of the columns that were read."""
+    """The ids of the columns that were read; none of a stage."""
 
 
 class SourceInput(NamedTuple):
@@ -61,6 +61,8 @@ class SourceInput(NamedTuple):
     """How far the table that feeds it was read."""
     consumed_before: ConsumedTable | None = None
     """How far it had been read before."""
+    is_canonical: bool = False
+    """Whether the rows of a key are sorted by their values."""
 
 
 class UpdateArguments(NamedTuple):

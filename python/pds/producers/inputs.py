@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from pds.producers.attached import AttachedTable
+    from pds.producers.attachment import Attachment
     from pds.producers.changes import Changes, Replace
     from pds.producers.engine import BoundEngine, Engine, Part
     from pds.producers.graph import Node, SourceInput, UpdateArguments
     from pds.store import Store
-    from pds.table import Table
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Inputs:
     store: Store
     path: str
     nodes: Mapping[str, Node]
-    tables: Mapping[str, AttachedTable]
+    tables: Mapping[str, Attachment]
     engine: Engine | None
     arguments: UpdateArguments
 
@@ -97,19 +96,20 @@ class Inputs:
                 sources = [node.name for node in self.nodes.values() if node.feeders is None]
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
             if name in self.tables:
-                raise InvalidInput(f"source {name!r} is fed by a table; write to the table, and call refresh()")
+                raise InvalidInput(f"source {name!r} is fed by {self.tables[name].advice}, and call refresh()")
 
     def of_tables(self, stored: Mapping[str, Any]) -> list[SourceInput]:
-        """Return the inputs for what is new in the attached tables, each at one version, whichever sources it feeds.
+        """Return the inputs for what is new in the attached tables and pipelines, each at one version.
 
         Args:
             stored: The sources and stages of the newest version, by name.
 
         Raises:
-            NotFound: A table does not exist any more.
-            DefinitionChanged: As for `AttachedTable.read`.
+            NotFound: A table or a stage does not exist any more.
+            DefinitionChanged: As for `Attachment.read`.
         """
-        opened: dict[tuple[Store, str], Table] = {}
+        # Of whichever sources it feeds.
+        opened: dict[tuple[Store, str], Any] = {}
 
         def read(name: str) -> SourceInput | None:
             attached = self.tables[name]

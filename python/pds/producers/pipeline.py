@@ -133,22 +133,23 @@ class Pipeline(Upkeep):
         return None if fields is None else UpdateResult.of(fields, store.metrics()["requests"] - requests)
 
     def refresh(self, *, progress: ProgressArgument = False) -> UpdateResult | None:
-        """Read what is new in the tables that feed sources, and bring all stages up to date, by one commit.
+        """Read what is new in the tables and pipelines that feed sources, and update all stages, by one commit.
 
-        Of each table the changes since the version that was read last are read: their keys are read whole at the newest
-        version, which is the same for all sources that the table feeds. Keys whose rows are the same stay unchanged. If
-        a vacuum removed that version, all rows are read and compared with those of the source.
+        Of each the changes since the version that was read last are read: their keys are read whole at the newest
+        version, which is the same for all sources that it feeds. Keys whose rows are the same stay unchanged. If a
+        vacuum removed that version, all rows are read and compared with those of the source.
 
         Args:
             progress: As for `update`.
 
         Returns:
-            The result, or None if no table has anything new and no source or stage is: then nothing is committed.
+            The result, or None if nothing is new that feeds a source, and no source or stage is: then nothing is
+            committed.
 
         Raises:
-            NotFound: A table does not exist any more.
+            NotFound: A table or a stage that feeds a source does not exist any more.
             ProduceError: As for `update`.
-            DefinitionChanged: As for `update`; also if the types of a table's columns are others.
+            DefinitionChanged: As for `update`; also if the types of a table's columns or of a stage are others.
             CommitConflict: Other updates of the pipeline came first until the timeout.
             InvalidInput: A function of a stage calls this for its own pipeline.
         """
@@ -334,7 +335,7 @@ class Pipeline(Upkeep):
         handle = _pds.PipelineHandle.open(self._location.handle, self.path, check_version(version))
         if handle is None:
             raise InvalidInput(f"version {version} does not exist")
-        return PipelineVersion(handle, self._memory_limit)
+        return PipelineVersion(handle, self._memory_limit, (self._location.store, self.path))
 
     def draw(self) -> Drawing:
         """Return a drawing of the graph: its text is for terminals, and notebooks show it.
@@ -370,12 +371,12 @@ class Pipeline(Upkeep):
             NotFound: It is neither declared nor stored.
         """
         require_text("the name of a source or stage", name)
-        handle = self._open()
+        handle, origin = self._open(), (self._location.store, self.path)
         if handle is not None:
-            return PipelineVersion(handle, self._memory_limit)[name]
+            return PipelineVersion(handle, self._memory_limit, origin)[name]
         if name not in self._nodes:
             raise NotFound(f"there is no source or stage {name!r}", path=self.path)
-        return PipelineTable(None, name, self._memory_limit)
+        return PipelineTable(None, name, self._memory_limit, origin)
 
     def __repr__(self) -> str:
         return f"Pipeline({self._location.store!r}, {self.path!r})"

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
     from pds.producers.engine import BoundEngine, Engine
     from pds.producers.graph import Node
-    from pds.table.location import TableLocation
 
 
 class Upkeep(Declarations):
     """What a process declares of a pipeline, with methods for what is stored of it."""
 
-    _location: TableLocation
     _memory_limit: int
     _engine: Engine | None
     _page_rows: int | None

@@ -24,9 +24,11 @@ MAX_EXAMPLES = 10
 class PipelineVersion(Summarized):
     """A version of a pipeline, which does not change."""
 
-    def __init__(self, handle: _pds.PipelineHandle, memory_limit: int) -> None:
+    def __init__(self, handle: _pds.PipelineHandle, memory_limit: int, origin: tuple[Store, str] | None = None) -> None:
         self._handle = handle
         self._memory_limit = memory_limit
+        # The store and the path of the pipeline; None of a preview.
+        self._origin = origin
 
     @property
     def version(self) -> int:
@@ -40,7 +42,7 @@ class PipelineVersion(Summarized):
 
     def __getitem__(self, name: str) -> PipelineTable:
         self._handle.schema(require_text("the name of a source or stage", name), False)  # noqa: FBT003 refuses unknown names
-        return PipelineTable(self._handle, name, self._memory_limit)
+        return PipelineTable(self._handle, name, self._memory_limit, self._origin)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(version={self.version})"

@@ -12,6 +12,7 @@ from producers.engines import RepeatingEngine
 BY_TASKS = (
     "test_aggregates",
     "test_attached",
+    "test_attached_stages",
     "test_check",
     "test_count_distinct",
     "test_flatten",
