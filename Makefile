@@ -416,6 +416,7 @@ bench-producers: setup install-release ## updates of pipelines against rebuilds 
 bench-durability: setup install-release ## what it costs that local files are on the disk before a write is reported
 	$(BIN)/python benches/python/durability.py $(ARGS)
 
+RANDOM_GRAPHS ?= 3000
 soak: setup azure build ## random and fault tests, long
 	PDS_SOAK=1 $(MAKE) test-versions ARGS=
 	$(MAKE) wheel-from-sdist check-dist smoke
@@ -424,6 +425,7 @@ soak: setup azure build ## random and fault tests, long
 	PDS_SOAK=1 $(LINTED) cargo test $(CARGO_WORKSPACE) --tests $(ARGS)
 	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) $(PARALLEL) $$((2 * $(WORKERS))) -m "not azure and not spark" \
 		--timeout 3600 $(ARGS)
+	PYTHONPATH=tests/python $(BIN)/python -m producers.random_updates 0 $(RANDOM_GRAPHS) --jobs $(WORKERS)
 	$(PYTEST) $(PARALLEL) $(WORKERS) -m "soak and azure and not spark" --timeout 3600 $(ARGS)
 	PDS_SOAK=1 $(MAKE) test-hostile
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak and spark" --timeout 3600 $(ARGS)

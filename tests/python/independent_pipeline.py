@@ -34,7 +34,10 @@ class IndependentPipeline:
             return self._merge(node["content"], "rows", [node["descending"]])
         order = node.get("order_by")
         if order is None:
-            return self._merge(node["content"], "content", [node["descending"], self._feeder(node)["descending"]])
+            # A declared join has source keys of its own.
+            is_join = "join" in node["definition"].get("operator", {})
+            descending = not is_join and self._feeder(node)["descending"]
+            return self._merge(node["content"], "content", [node["descending"], descending])
         rows = self._merge(node["content"], "content", [node["descending"], order["descending"]])
         return [(target, source["source_key"], value) for target, source, value in rows]
 

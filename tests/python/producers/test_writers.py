@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,7 @@ import pds
 from independent_pipeline import IndependentPipeline
 from killed_writers import environment, kill, start
 from producers.pipelines import plain_rows
-from producers.words import count, declare_counts, split_words
+from producers.words import count, declare_counts, declare_fed_counts, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,8 @@ LIVES = 3
 KEYS = 20
 NOW = dt.timedelta(0)
 
-# Changes its own keys for ever: says what it begins and what was acknowledged. Every fifth write deletes its key.
+# Changes its own keys for ever: says what it begins and what was acknowledged. Every fifth write deletes its key, and
+# every third one is looked at before it is committed.
 WRITER = """
 import json, os, sys
 import pds
@@ -41,12 +42,20 @@ url, options, writer, number, keys = json.loads(sys.argv[1])
 p = declare_counts(pds.Store(url, storage_options=options), commit_timeout=60.0)
 def say(end):
     os.write(1, f"{end} {number}\\n".encode())  # at once: a line that was begun is a whole one
+def commit_preview(changes, key):
+    try:
+        p.preview(phrases=changes, idempotency_key=key).commit()
+    except (pds.CommitConflict, pds.VersionExpired):
+        return False
+    return True
 while True:
     key = writer * keys + number % keys
     text = f"w{writer} n{number} the {'red' if number % 2 else 'green'}"
     changes = pds.Changes(deletes=[key]) if number % 5 == 4 else pds.Changes([(key, text)])
     say("begin")
-    p.update(phrases=changes, idempotency_key=f"{writer}-{number}")
+    key = f"{writer}-{number}"
+    if number % 3 or not commit_preview(changes, key):
+        p.update(phrases=changes, idempotency_key=key)
     say("done")
     number += 1
 """
@@ -88,6 +97,7 @@ def test_processes_that_are_killed_lose_nothing(
     pipeline.update(phrases=pds.Changes([(-1, "the first")]))
     ends: dict[int, dict[int, str]] = {writer: {} for writer in range(PROCESSES)}
     numbers = dict.fromkeys(ends, 0)
+    tagged: list[tuple[Any, ...]] = []
     for _ in range(LIVES):
         writers = {w: start(WRITER, store.url, options, w, numbers[w], KEYS) for w in ends}
         enough = pipeline.version + 4 * PROCESSES
@@ -103,6 +113,14 @@ def test_processes_that_are_killed_lose_nothing(
             time.sleep(chance.uniform(0.1, 0.8))
             pipeline.compact(min_delta=chance.choice([0, 0.25]))
             pipeline.vacuum(NOW)
+            # A version that has a tag keeps its rows until the next pass.
+            if tagged:
+                assert plain_rows(pipeline.as_of("kept")["counts"].read()) == tagged
+                pipeline.untag("kept")
+                tagged = []
+            else:
+                pipeline.tag("kept", pipeline.version)
+                tagged = plain_rows(pipeline.as_of("kept")["counts"].read())
             assert time.monotonic() < begin + 120, "a writer is not let to its end"
             assert all(process.poll() is None for process in writers.values()), "a writer failed"
         for writer, process in writers.items():
@@ -121,10 +139,69 @@ def test_processes_that_are_killed_lose_nothing(
             assert is_possible(found, writer, key, told), f"{found!r} of {writer}, {key} after {told}"
     assert content == {}
     assert_computed(store, pipeline)
+    if tagged:
+        pipeline.untag("kept")
     pipeline.vacuum(NOW)
     pipeline.vacuum(NOW)
     assert_no_strays(store, pipeline)
     assert place != "local" or not list((tmp_path / "store").rglob(".pds-*"))
+
+
+# Reads what is new in a table for ever.
+REFRESHER = """
+import json, os, sys
+import pds
+from producers.words import declare_fed_counts
+url, = json.loads(sys.argv[1])
+p = declare_fed_counts(pds.Store(url), commit_timeout=60.0)
+number = 0
+while True:
+    if p.refresh() is not None:
+        number += 1
+        os.write(1, f"done {number}\\n".encode())
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_while_they_refresh_miss_nothing(local_store: pds.Store, tmp_path: Path) -> None:
+    """The table is appended to, changed, compacted, restored and vacuumed meanwhile."""
+    chance = random.Random(1)
+    schema = pa.schema([("id", pa.int64()), ("phrase", pa.string())])
+    table = pds.Table.create(local_store, "phrases", schema, key="id")
+    pipeline = declare_fed_counts(local_store)
+    pipeline.refresh()
+    refreshed = 0
+    for life in range(LIVES):
+        processes = [start(REFRESHER, local_store.url) for _ in range(PROCESSES)]
+        begin, first = time.monotonic(), pipeline.version
+        while time.monotonic() < begin + 2 or pipeline.version < first + 6:
+            keys = chance.sample(range(KEYS), 3)
+            table.upsert(
+                pa.table({"id": keys, "phrase": [f"the {n} {chance.choice('abc')}" for n in keys]}, schema=schema)
+            )
+            if chance.random() < 0.3:
+                table.delete(f"id % 7 = {chance.randrange(7)}")
+            if chance.random() < 0.2:
+                table.restore(chance.choice([entry["version"] for entry in table.history()]))
+            if chance.random() < 0.3:
+                table.vacuum(NOW)
+                pipeline.compact(min_delta=0)
+                pipeline.vacuum(NOW)
+            assert time.monotonic() < begin + 120, "nothing is read"
+            assert all(process.poll() is None for process in processes), f"a process failed in life {life}"
+        for process in processes:
+            time.sleep(chance.uniform(0, 0.05))
+            refreshed += len(kill(process)[0])
+    assert refreshed >= LIVES
+    pipeline.refresh()
+    assert pipeline.refresh() is None
+    rows = table.refresh().scan(["id", "phrase"]).to_pyarrow().to_pylist()
+    assert plain_rows(pipeline["phrases"].read()) == sorted((row["id"], row["phrase"]) for row in rows)
+    assert_computed(local_store, pipeline)
+    pipeline.vacuum(NOW)
+    pipeline.vacuum(NOW)
+    assert_no_strays(local_store, pipeline)
+    assert not list((tmp_path / "store").rglob(".pds-*"))
 
 
 def assert_computed(store: pds.Store, pipeline: pds.Pipeline) -> None:
@@ -220,7 +297,10 @@ ROWS = 200_000
 values = [f"w{n % 1000}" + " " * 100 for n in range(ROWS)]
 rows = pa.table({"key": pa.array(range(ROWS, 0, -1)), "value": values})
 def update():
-    p.update(phrases=pds.Changes(rows))
+    if sys.argv[1] == "preview":
+        p.preview(phrases=pds.Changes(rows)).commit()
+    else:
+        p.update(phrases=pds.Replace(rows) if sys.argv[1] == "all rows" else pds.Changes(rows))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 try:
     update()
@@ -237,11 +317,12 @@ assert p["phrases"].read().num_rows == ROWS and p.check().ok
 """
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["changes", "all rows", "preview"])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, how: str) -> None:
     """An update that cannot set rows aside says where, changes nothing, and is done once there is room."""
     folder = tmp_path / "spilled"
     folder.mkdir()
-    command, variables = [sys.executable, "-c", FULL], environment(TMPDIR=str(folder))
+    command, variables = [sys.executable, "-c", FULL, how], environment(TMPDIR=str(folder))
     run = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert run.returncode == 0, run.stderr
     assert f"sort spill to {folder} failed" in run.stdout, run.stdout

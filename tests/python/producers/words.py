@@ -33,7 +33,18 @@ def count(word: Any, keys: Iterator[Any]) -> Iterator[tuple[int, str]]:
 def declare_counts(store: pds.Store, **options: Any) -> pds.Pipeline:
     """Phrases by number, the numbers by word, and the words by how often they occur."""
     pipeline = pds.Pipeline(store, "p", **options)
-    phrases = pipeline.source("phrases", key=pa.int64(), value=pa.string())
-    words = pipeline.producer(phrases, key=pa.string(), value=pa.int64(), name="words")(split_words)
+    pipeline.source("phrases", key=pa.int64(), value=pa.string())
+    return _declare_stages(pipeline)
+
+
+def declare_fed_counts(store: pds.Store, **options: Any) -> pds.Pipeline:
+    """The same, of the phrases in a table."""
+    pipeline = pds.Pipeline(store, "p", **options)
+    pipeline.source("phrases", pds.Table(store, "phrases"), key="id", value="phrase")
+    return _declare_stages(pipeline)
+
+
+def _declare_stages(pipeline: pds.Pipeline) -> pds.Pipeline:
+    words = pipeline.producer("phrases", key=pa.string(), value=pa.int64(), name="words")(split_words)
     pipeline.producer(words, key=pa.int64(), value=pa.string(), name="counts", descending=True)(count)
     return pipeline
