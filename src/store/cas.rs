@@ -245,6 +245,7 @@ pub async fn probe_conditional_writes(store: &Store, folder: &str) -> Result<()>
     if honored? {
         return Ok(());
     }
+    store.forget_probe().await;
     let message = "the store ignores the conditions of conditional writes, so concurrent writers \
                    would overwrite one another; use a store that honors If-None-Match and If-Match";
     Err(Error::new(ErrorKind::UnsafeStore, message).with_path(folder))

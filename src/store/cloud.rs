@@ -35,6 +35,26 @@ impl ConditionalStore for CloudClient {
         }
     }
 
+    async fn probe_key(&self) -> Option<String> {
+        let Cloud::S3 { bucket, signed, .. } = &self.cloud else {
+            return None;
+        };
+        // Without credentials or a region there is no request either, and the first one says why.
+        let (_, url) = self
+            .resolve_url(Subject::Folder(&Path::default()))
+            .await
+            .ok()?;
+        let client = bucket.client().await.ok()?;
+        let mut user = String::new();
+        // The names of buckets can be those of one tenant, who is known by the access key.
+        if *signed {
+            let credential = client.objects.credentials().get_credential().await.ok()?;
+            user.clone_from(&credential.key_id);
+        }
+        let settings = self.settings.join(" ");
+        Some(format!("{url} {} {user} {settings}", client.region))
+    }
+
     async fn warm_up(&self) -> Result<()> {
         if let Cloud::S3 { bucket, .. } = &self.cloud {
             bucket.client().await?;

@@ -135,6 +135,12 @@ pub trait ConditionalStore: Debug + Send + Sync + 'static {
     /// The conditions that the store is known to honor; None if they must be probed.
     fn known_condition_support(&self) -> Option<ConditionSupport>;
 
+    /// What identifies the server and the bucket, as this store sees them, and its user: what a probe proves of one
+    /// store holds for all with the same key, whatever their folders. None where it holds for this store only.
+    async fn probe_key(&self) -> Option<String> {
+        None
+    }
+
     /// Fetches beforehand what requests need, such as credentials.
     async fn warm_up(&self) -> object_store::Result<()> {
         Ok(())

@@ -1,8 +1,9 @@
 //! Requests with a condition: writes, deletions and completions that happen only if the object at a path is as
 //! expected. `super::copy` has the copies and moves.
 //!
-//! [`Store::condition_support`] says which conditions a store honors: known, or probed once per handle. Where a store does
-//! not honor a condition, a HEAD checks it before the request is sent without it.
+//! [`Store::condition_support`] says which conditions a store honors: known, or probed once per handle, unless another
+//! handle of this process has just probed the same server (`super::probe_memory`). Where a store does not honor a
+//! condition, a HEAD checks it before the request is sent without it.
 //!
 //! Errors: [`ErrorKind::Conflict`] or [`ErrorKind::AlreadyExists`] where the condition does not hold. A store that
 //! ignores the conditions of PUTs is refused with [`ErrorKind::UnsafeStore`].
@@ -17,7 +18,8 @@ use super::Store;
 use super::condition::{Condition, ConditionSupport, OpenUpload, UploadedPart, is_same_e_tag};
 use super::limit::SendLimit;
 use super::metrics::RequestKind;
-use super::probe::{Probe, ProbeOutcome};
+use super::probe::{Probe, ProbeOutcome, ProbedConditions};
+use super::probe_memory::{self, LearnedConditions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::begun::run_to_end;
 use crate::sync::fork;
@@ -73,7 +75,10 @@ impl Store {
                     let ended = match self.is_file(path).await {
                         Ok(true) => return Err(e.with_kind(ErrorKind::AlreadyExists)),
                         Ok(false) if self.wait_before_resend(sends, begun_at).await => continue,
-                        Ok(false) => e,
+                        Ok(false) => {
+                            self.forget_conditions();
+                            e
+                        }
                         Err(unread) => unread,
                     };
                     if is_unanswered {
@@ -154,7 +159,11 @@ impl Store {
             }
         }
         let sent_tag = e_tag.filter(|_| is_honored);
-        match self.delete_version(path, sent_tag).await {
+        let deleted = self.delete_version(path, sent_tag).await;
+        if let (Err(e), Some(_)) = (&deleted, sent_tag) {
+            self.forget_if_contradicted(e);
+        }
+        match deleted {
             Ok(()) => Ok(true),
             // Some stores answer Conflict for an object that does not exist. NotFound for an object that exists
             // means that the request did not reach it.
@@ -280,7 +289,11 @@ impl Store {
         let completed = match &self.inner.conditional_store {
             Some(conditional_store) if *sent_condition != Condition::Always => {
                 let complete = conditional_store.complete_if(&key, &upload, parts, sent_condition);
-                self.send_once(path, complete).await
+                let completed = self.send_once(path, complete).await;
+                if let Err(e) = &completed {
+                    self.forget_if_contradicted(e);
+                }
+                completed
             }
             _ => {
                 let complete = multipart.complete_multipart(&key, &upload, parts);
@@ -343,26 +356,109 @@ impl Store {
         }
     }
 
-    /// The conditions that the store honors: known, or probed once with hidden objects in `folder` that are removed.
+    /// The conditions that the store honors: known, remembered from another handle, or probed once with hidden objects
+    /// in `folder` that are removed.
     ///
     /// [`ErrorKind::UnsafeStore`] or [`ErrorKind::CapabilityNotSupported`] if it does not honor even those of PUTs.
     pub async fn condition_support(&self, folder: &str) -> Result<ConditionSupport> {
         if let Some(known) = self.known_support() {
             return Ok(known);
         }
+        let key = match &self.inner.conditional_store {
+            Some(conditional_store) => conditional_store.probe_key().await,
+            None => None,
+        };
+        let begun_at = self.inner.clock.monotonic();
+        let recalled = key
+            .as_deref()
+            .and_then(|key| probe_memory::recall(key, begun_at));
+        let support = match recalled {
+            Some(support) => support,
+            None => self.probe(folder, key.as_deref(), begun_at).await?,
+        };
+        *fork::lock(&self.inner.condition_support) = Some(LearnedConditions {
+            support,
+            key,
+            is_remembered: recalled.is_some(),
+        });
+        Ok(support)
+    }
+
+    /// Probes the store, and has others remember under `key` what is proved. `begun_at` is the monotonic time.
+    async fn probe(
+        &self,
+        folder: &str,
+        key: Option<&str>,
+        begun_at: Duration,
+    ) -> Result<ConditionSupport> {
+        let probed = self.probe_until_answered(folder).await;
+        let Some(key) = key else {
+            return Ok(probed?.support);
+        };
+        match probed {
+            Ok(conditions) => {
+                if conditions.is_definite {
+                    probe_memory::remember(key.to_owned(), conditions.support, begun_at);
+                }
+                Ok(conditions.support)
+            }
+            Err(e) => {
+                probe_memory::forget(key, self.inner.clock.monotonic());
+                Err(e)
+            }
+        }
+    }
+
+    async fn probe_until_answered(&self, folder: &str) -> Result<ProbedConditions> {
         let store = self.with_send_limit(SendLimit::default());
         let mut probes_left = MAX_PROBES;
-        let conditions = loop {
+        loop {
             probes_left -= 1;
             match Probe::new(&store, folder, probes_left == 0).run().await? {
-                ProbeOutcome::Conditions(conditions) => break conditions,
+                ProbeOutcome::Conditions(conditions) => return Ok(conditions),
                 ProbeOutcome::AnswerLost(e) if probes_left == 0 => return Err(e),
                 // The next probe uses other objects.
                 ProbeOutcome::AnswerLost(_) => {}
             }
-        };
-        *fork::lock(&self.inner.condition_support) = Some(conditions);
-        Ok(conditions)
+        }
+    }
+
+    /// Forgets what is remembered of the store, after an answer that a store which honors conditions does not give.
+    pub(super) fn forget_conditions(&self) {
+        let mut learned = fork::lock(&self.inner.condition_support);
+        let key = learned.as_ref().and_then(|learned| learned.key.clone());
+        if learned
+            .as_ref()
+            .is_some_and(|learned| learned.is_remembered)
+        {
+            *learned = None;
+        }
+        // The next lock may be taken only without this one.
+        drop(learned);
+        if let Some(key) = key {
+            probe_memory::forget(&key, self.inner.clock.monotonic());
+        }
+    }
+
+    /// As [`Self::forget_conditions`], also where this handle has not asked which conditions hold.
+    pub(super) async fn forget_probe(&self) {
+        self.forget_conditions();
+        if let Some(conditional_store) = &self.inner.conditional_store
+            && let Some(key) = conditional_store.probe_key().await
+        {
+            probe_memory::forget(&key, self.inner.clock.monotonic());
+        }
+    }
+
+    /// [`Self::forget_conditions`] if `error`, of a request with a condition that the store honors, says that the store
+    /// does not know it.
+    pub(super) fn forget_if_contradicted(&self, error: &Error) {
+        if matches!(
+            error.kind(),
+            ErrorKind::CapabilityNotSupported | ErrorKind::Other
+        ) {
+            self.forget_conditions();
+        }
     }
 
     /// Has [`Self::delete_listed`] know which conditions the store honors, by a probe in `folder` if need be. Where that
@@ -386,7 +482,8 @@ impl Store {
                 ..ConditionSupport::ALL
             });
         }
-        *fork::lock(&self.inner.condition_support)
+        let learned = fork::lock(&self.inner.condition_support);
+        learned.as_ref().map(|learned| learned.support)
     }
 }
 

@@ -42,6 +42,7 @@ pub mod metrics;
 mod objects;
 pub mod path;
 mod probe;
+mod probe_memory;
 pub mod process_id;
 mod range_copy;
 mod requests;
@@ -74,6 +75,7 @@ use self::local::LocalStore;
 pub(crate) use self::local::defer_name_syncs;
 pub use self::local::lock::{FileLock, LockCell};
 use self::metrics::{Metrics, ReadCounter};
+use self::probe_memory::LearnedConditions;
 use self::secrets::Secrets;
 pub(crate) use self::url::percent_decode;
 use crate::clock::Clock;
@@ -89,8 +91,8 @@ struct Inner {
     multipart: Option<Arc<dyn MultipartStore>>,
     local: Option<LocalStore>,
     conditional_store: Option<Arc<dyn ConditionalStore>>,
-    /// The cached result of the probe in [`Store::condition_support`].
-    condition_support: Mutex<Option<ConditionSupport>>,
+    /// The cached result of [`Store::condition_support`].
+    condition_support: Mutex<Option<LearnedConditions>>,
     /// Whether requests pass the HTTP service, which counts them and checks send limits.
     is_http: bool,
     metrics: Arc<Metrics>,

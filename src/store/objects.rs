@@ -128,7 +128,11 @@ impl Store {
                 .put_opts(&key, payload.clone(), PutOptions::from(mode))
         };
         if mode != PutMode::Overwrite {
-            return self.sending_once().send_once(path, put(mode)).await;
+            let sent = self.sending_once().send_once(path, put(mode)).await;
+            if let Err(e) = &sent {
+                self.forget_if_contradicted(e);
+            }
+            return sent;
         }
         self.retry_idempotent(path, || async {
             put(PutMode::Overwrite).await.map_err(|e| match e {

@@ -67,6 +67,9 @@ pub(super) struct CloudClient {
     pub(super) retry: RetryConfig,
     /// Whether `object_store` may fetch credentials by requests, which must not be taken for those of a call.
     pub(super) warms_up: bool,
+    /// The options of the store and its variables of the environment, secrets masked. Others may lead to another
+    /// server: a proxy is one of them.
+    pub(super) settings: Vec<String>,
 }
 
 /// The target of a request.

@@ -35,7 +35,7 @@ pub(crate) struct OffsetClock {
 }
 
 impl OffsetClock {
-    fn suspend(&self, time: Duration) {
+    pub(crate) fn suspend(&self, time: Duration) {
         let seconds = time.as_secs();
         self.suspended_seconds.fetch_add(seconds, Ordering::SeqCst);
     }

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pds::ErrorKind;
+use pds::clock::Clock;
 use pds::store::{Condition, ConditionSupport, SendLimit, Store, StoreBuilder};
 
+use crate::odf_outcomes::OffsetClock;
 use crate::stores::{check_conditions, check_staged};
 
 #[derive(Debug, Clone, Default)]
@@ -43,6 +45,13 @@ struct Server {
 type SharedServer = Arc<Mutex<Server>>;
 
 fn serve(conditions: ConditionSupport) -> (SharedServer, Store) {
+    let (server, options) = start(conditions);
+    let store = StoreBuilder::parse("s3://bucket", &options).unwrap();
+    (server, store.build().unwrap())
+}
+
+/// A server and the options of stores on it. It runs as long as the process, so no other one has its port.
+fn start(conditions: ConditionSupport) -> (SharedServer, BTreeMap<String, String>) {
     let server = Arc::new(Mutex::new(Server {
         conditions,
         objects: BTreeMap::new(),
@@ -67,8 +76,7 @@ fn serve(conditions: ConditionSupport) -> (SharedServer, Store) {
         ("retry_timeout", "5"),
     ];
     let options = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let store = StoreBuilder::parse("s3://bucket", &BTreeMap::from(options)).unwrap();
-    (server, store.build().unwrap())
+    (server, BTreeMap::from(options))
 }
 
 fn serve_connection(stream: TcpStream, shared: &SharedServer) {
@@ -348,6 +356,37 @@ async fn conditions_that_a_store_ignores_are_detected() {
         assert_eq!(server.requests.len(), request_count, "once is enough");
         assert!(server.objects.is_empty() && server.uploads.is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_probe_proved_holds_for_other_stores_for_five_minutes() {
+    let (server, options) = start(S3_CONDITIONS);
+    let clock = Arc::new(OffsetClock::default());
+    let open = |url: &str| {
+        let builder = StoreBuilder::parse(url, &options).unwrap();
+        let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        builder.with_clock(clock).build().unwrap()
+    };
+    let count_requests = || server.lock().unwrap().requests.len();
+    let first = open("s3://bucket/a").condition_support("b").await.unwrap();
+    assert_eq!(first, S3_CONDITIONS);
+    let probe_requests = count_requests();
+    assert!(probe_requests > 0);
+    // Another server takes its place.
+    server.lock().unwrap().conditions = ConditionSupport::NONE;
+    for _ in 0..2 {
+        let support = open("s3://bucket/c").condition_support("d").await.unwrap();
+        assert_eq!(support, S3_CONDITIONS);
+        clock.suspend(Duration::from_mins(4));
+    }
+    assert_eq!(count_requests(), probe_requests);
+    let support = open("s3://bucket/a").condition_support("b").await.unwrap();
+    assert_eq!(support, ConditionSupport::NONE);
+    let probed_twice = count_requests();
+    assert!(probed_twice > probe_requests);
+    let support = open("s3://other/a").condition_support("b").await.unwrap();
+    assert_eq!(support, ConditionSupport::NONE);
+    assert!(count_requests() > probed_twice);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,7 @@ use super::local::LocalStore;
 use super::memory::MemoryStore;
 use super::metrics::Metrics;
 use super::requests::{Cloud, CloudClient};
-use super::secrets::Secrets;
+use super::secrets::{Secrets, mask_option};
 use super::url::{Scheme, split_url};
 use super::{Capabilities, DEFAULT_PUBLISH_LEASE, Store};
 use crate::clock::{Clock, SystemClock};
@@ -358,8 +358,12 @@ impl StoreBuilder {
     }
 
     fn cloud_client(&self, cloud: Cloud) -> Arc<CloudClient> {
+        let variables = client_variables();
+        let settings = self.options.iter().chain(&variables);
+        let settings = settings.map(|(name, value)| format!("{name}={}", mask_option(name, value)));
         Arc::new(CloudClient {
             cloud,
+            settings: settings.collect(),
             clock: Arc::clone(&self.clock),
             retry: self.retry.clone(),
             // A source of the caller sends nothing by the store's client, and may be asked for every request.
@@ -382,6 +386,16 @@ impl StoreBuilder {
             clock,
         )
     }
+}
+
+/// The variables of the environment of which clients are made: those of AWS, and of proxies.
+fn client_variables() -> BTreeMap<String, String> {
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        let is_used = name.starts_with("AWS_") || name.to_ascii_lowercase().ends_with("_proxy");
+        is_used.then_some((name, value))
+    });
+    variables.collect()
 }
 
 /// Whether an endpoint is one of AWS.

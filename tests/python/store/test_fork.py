@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 import pds
+from fault_runs import PATIENT
+from scripted_s3 import ScriptedS3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +124,21 @@ def test_many_forks_while_threads_hold_the_locks_of_memory() -> None:
         done.set()
         for thread in threads:
             thread.join()
+
+
+def test_a_child_knows_what_its_parent_found_out_about_a_server() -> None:
+    with ScriptedS3() as server:
+        options = server.options() | PATIENT
+        pds.write_dataset("s3://bucket/lake/parent", ROWS, storage_options=options)
+        probes = sum(request.is_probe for request in server.seen)
+        assert probes > 10
+
+        def child() -> None:
+            pds.write_dataset("s3://bucket/lake/child", ROWS, storage_options=options)
+
+        _in_child(child)
+        assert pds.read_dataset("s3://bucket/lake/child", storage_options=options).equals(ROWS)
+        assert sum(request.is_probe for request in server.seen) == probes
 
 
 def test_a_reader_made_before_the_fork(ds: pds.ParquetDatasetStore) -> None:
