@@ -17,7 +17,7 @@ use super::diff::distinct;
 use super::format::{PipelineManifest, StoredRun};
 use super::layers::{to_arrow, to_error};
 use super::lookup::{Keys, StoredTable, cancellable};
-use super::read::{StoredNode, TableName, expired_or};
+use super::read::{StoredNode, TableName, preview_expired_or};
 use super::rebuild::is_widened;
 use super::tables::TableShape;
 use crate::error::Result;
@@ -77,7 +77,7 @@ impl PreviewedVersions {
         let results = stream::iter(jobs).buffered(CONCURRENT_NODES);
         match results.try_collect().await {
             Ok(counts) => Ok(counts),
-            Err(e) => Err(expired_or(&self.pipeline, self.before.version, e).await),
+            Err(e) => Err(preview_expired_or(&self.pipeline, self.before.version, e).await),
         }
     }
 

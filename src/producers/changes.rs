@@ -31,10 +31,10 @@ pub fn changes(
     let schema = change_schema(&node.columns);
     let is_update = manifest.data_version == manifest.version;
     let declared = Arc::clone(&schema);
-    let (cancel, versions) = (node.cancel.clone(), [manifest.version]);
+    let (cancel, versions) = (node.cancel.clone(), [manifest.retained_version()]);
     Ok(stream(
         schema,
-        (pipeline, versions.as_slice()),
+        (pipeline, manifest, versions.as_slice()),
         &cancel,
         move || {
             let rows = if is_update {

@@ -59,6 +59,9 @@ pub struct PipelineManifest {
     /// The versions that vacuum keeps, by tag.
     #[serde(default)]
     pub tags: BTreeMap<String, u64>,
+    /// Whether it is a preview, which no commit has made. It is never stored.
+    #[serde(skip)]
+    pub is_preview: bool,
 }
 
 /// A source or a stage in one version.
@@ -187,6 +190,7 @@ impl PipelineManifest {
             older_transactions: Vec::new(),
             removed: BTreeMap::new(),
             tags: BTreeMap::new(),
+            is_preview: false,
         }
     }
 
@@ -195,6 +199,17 @@ impl PipelineManifest {
         let clock = pipeline.store().clock();
         let now = TimestampMicros::new(clock.now());
         Self::empty(CommitId::new(clock.new_id()), now)
+    }
+
+    /// The version that has to be there for its rows to be: itself; of a preview, which has the number of a version that
+    /// others may make, the one that it was made from.
+    pub(super) fn retained_version(&self) -> u64 {
+        self.previous.unwrap_or(0) + 1
+    }
+
+    /// The version in the names of the runs that a preview wrote; None of a version that was committed.
+    pub(super) fn preview_base(&self) -> Option<u64> {
+        self.is_preview.then(|| self.version.saturating_sub(1))
     }
 
     /// The source or stage of this name.

@@ -71,15 +71,16 @@ pub async fn net_changes(
         until,
     };
     let comparison = range.compare(node, name, memory_bytes).await?;
+    let last = until.retained_version();
     let versions: Vec<u64> = match &comparison.candidates {
-        Candidates::OfUpdates(_) => (since..=until.version).collect(),
-        _ if since == 0 => vec![until.version],
-        _ => vec![since, until.version],
+        Candidates::OfUpdates(_) => (since..=last).collect(),
+        _ if since == 0 => vec![last],
+        _ => vec![since, last],
     };
     let schema = change_schema(&comparison.new.columns);
     let declared = Arc::clone(&schema);
     let cancel = comparison.new.cancel.clone();
-    let read_from = (pipeline, versions.as_slice());
+    let read_from = (pipeline, until.as_ref(), versions.as_slice());
     Ok(stream_rows(schema, read_from, &cancel, move || {
         let rows = comparison.changed_rows(memory_bytes)?;
         Ok(as_declared(rows, declared))

@@ -18,6 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::versions::commit::commit_onto;
 use crate::versions::{Change, find_replay};
 
+/// How often a preview is planned at most.
+const MAX_PLANS: u32 = 8;
+
 /// An update that is not committed.
 #[derive(Debug)]
 pub struct Preview {
@@ -38,7 +41,8 @@ enum Outcome {
 }
 
 /// Computes an update and writes its runs. If an earlier update has the same idempotency key, nothing is computed, and
-/// the preview shows no change. Errors are those of [`super::update()`]; after one nothing is left.
+/// the preview shows no change. Errors are those of [`super::update()`]; after one nothing is left. Fails with
+/// [`ErrorKind::VersionExpired`] if vacuums removed what it is computed from each time that it was planned.
 pub async fn preview(
     pipeline: &Pipeline,
     graph: &Graph,
@@ -46,22 +50,41 @@ pub async fn preview(
     options: &UpdateOptions,
 ) -> Result<Preview> {
     let mut operation = UpdateOperation::new(pipeline, graph, changes, options).await?;
-    let mut staged = Staged::new(pipeline);
-    let key = options.idempotency_key.as_deref();
-    let previewed = preview_on_newest(pipeline, key, &mut operation, &mut staged).await;
+    let previewed = preview_retained(pipeline, &mut operation, options).await;
     operation.remove_staged().await;
-    match previewed {
-        Ok((outcome, before, manifest)) => Ok(Preview {
-            pipeline: pipeline.clone(),
-            outcome,
-            before,
-            manifest,
-            staged,
-            timeout: options.timeout,
-        }),
-        Err(e) => {
-            staged.remove_all().await;
-            Err(e)
+    previewed
+}
+
+/// Computes an update of the newest version, and of a newer one if a vacuum removed that meanwhile.
+async fn preview_retained(
+    pipeline: &Pipeline,
+    operation: &mut UpdateOperation<'_>,
+    options: &UpdateOptions,
+) -> Result<Preview> {
+    let key = options.idempotency_key.as_deref();
+    let mut plans = 0;
+    loop {
+        plans += 1;
+        let mut staged = Staged::new(pipeline);
+        let planned = preview_on_newest(pipeline, key, operation, &mut staged);
+        let planned = Box::pin(planned).await;
+        match planned {
+            Ok((outcome, before, manifest)) => {
+                return Ok(Preview {
+                    pipeline: pipeline.clone(),
+                    outcome,
+                    before,
+                    manifest,
+                    staged,
+                    timeout: options.timeout,
+                });
+            }
+            Err(e) => {
+                staged.remove_all().await;
+                if e.kind() != ErrorKind::VersionExpired || plans == MAX_PLANS {
+                    return Err(e);
+                }
+            }
         }
     }
 }
@@ -89,6 +112,7 @@ async fn preview_on_newest(
     let change = operation.plan_on(Arc::clone(&base), staged).await?;
     let (mut manifest, operation) = change.apply(&base)?;
     manifest.version = base.version + 1;
+    manifest.is_preview = true;
     manifest.operation = operation;
     Ok((Outcome::Update(change), base, Arc::new(manifest)))
 }

@@ -169,8 +169,8 @@ pub fn read(
     let content = of_join.then(|| node.open(TableName::Content)).transpose()?;
     let (table, schema) = node.open(table)?;
     let declared = Arc::clone(&schema);
-    let versions = [manifest.version];
-    let read_from = (pipeline, versions.as_slice());
+    let versions = [manifest.retained_version()];
+    let read_from = (pipeline, manifest, versions.as_slice());
     Ok(stream(schema, read_from, &node.cancel, move || {
         let columns = table.shape.visible;
         let keys = keys
@@ -275,14 +275,16 @@ fn as_corrupted(e: &Error) -> Error {
     corrupted_error("a run", &e.to_string())
 }
 
-/// Streams what a function gives that reads versions of a pipeline and computes in a thread.
+/// Streams what a function gives that reads versions of a pipeline, the last of them by its manifest, and computes in a
+/// thread.
 pub(super) fn stream(
     schema: SchemaRef,
-    (pipeline, versions): (&Pipeline, &[u64]),
+    (pipeline, manifest, versions): (&Pipeline, &PipelineManifest, &[u64]),
     cancel: &Cancel,
     rows: impl FnOnce() -> Result<SortedBatches> + Send + 'static,
 ) -> BatchStream {
     let (pipeline, versions) = (pipeline.clone(), versions.to_vec());
+    let preview_base = manifest.preview_base();
     BatchStream::spawn(schema, cancel, move |sender| async move {
         let sent = run_blocking(move || {
             for batch in rows()? {
@@ -294,13 +296,19 @@ pub(super) fn stream(
         });
         match sent.await {
             Ok(()) => Ok(()),
-            Err(e) => Err(any_expired_or(&pipeline, &versions, e).await),
+            Err(e) => Err(any_expired_or(&pipeline, &versions, preview_base, e).await),
         }
     })
 }
 
 /// As [`expired_or`], of reading several versions: the error names one that a vacuum removed, where there is one.
-async fn any_expired_or(pipeline: &Pipeline, versions: &[u64], error: Error) -> Error {
+/// `preview_base` is what the last one is a preview on.
+async fn any_expired_or(
+    pipeline: &Pipeline,
+    versions: &[u64],
+    preview_base: Option<u64>,
+    error: Error,
+) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
     }
@@ -308,12 +316,30 @@ async fn any_expired_or(pipeline: &Pipeline, versions: &[u64], error: Error) -> 
     if let Ok(Some(newest)) = pipeline.find_newest().await {
         let header = newest.manifest.header();
         let expired = versions.iter().find(|version| !header.retains(**version));
+        if let (None, Some(base)) = (expired, preview_base) {
+            return preview_expired_or(pipeline, base, error).await;
+        }
         of_version = expired.copied().or(of_version);
     }
     match of_version {
         Some(version) => expired_or(pipeline, version, error).await,
         None => error,
     }
+}
+
+/// As [`expired_or`], of reading a preview that was made from version `base`; 0 for none. Vacuums remove the runs that
+/// it wrote whether or not that version is tagged.
+pub(super) async fn preview_expired_or(pipeline: &Pipeline, base: u64, error: Error) -> Error {
+    if error.kind() == ErrorKind::NotFound
+        && let Ok(Some(newest)) = pipeline.find_newest().await
+        && base < newest.manifest.gc_floor
+        && (base == 0 || newest.manifest.header().retains(base))
+    {
+        let message = "a vacuum removed rows of the preview; make another one";
+        let expired = Error::new(ErrorKind::VersionExpired, message);
+        return expired.with_path(pipeline.root()).with_source(error);
+    }
+    expired_or(pipeline, base.max(1), error).await
 }
 
 /// The error of reading a version, whose files a vacuum may have removed

@@ -51,7 +51,7 @@ class Declared(Summarized):
         return f"<{'source' if self._node.feeders is None else 'stage'} {self.name!r}>"
 
     def _summarize(self) -> Summary:
-        return Summary(repr(self), describe_node(self._node, self._pipeline._tables.get(self.name)))  # noqa: SLF001 as above
+        return Summary(repr(self), describe_node(self._node, self._pipeline._attachments.get(self.name)))  # noqa: SLF001 as above
 
 
 class Declarations(Summarized):
@@ -61,10 +61,10 @@ class Declarations(Summarized):
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._tables: dict[str, Attachment] = {}
+        self._attachments: dict[str, Attachment] = {}
 
     def _summarize(self) -> Summary:
-        return Summary(repr(self), {}, (list_nodes(list(self._nodes.values()), self._tables),))
+        return Summary(repr(self), {}, (list_nodes(list(self._nodes.values()), self._attachments),))
 
     def source(
         self,
@@ -100,7 +100,7 @@ class Declarations(Summarized):
         node = Node(require_text("name", name), None, False, fields, descending, skip_unchanged, {}, None)  # noqa: FBT003
         declared = self._declare(node)
         if attached is not None:
-            self._tables[name] = attached
+            self._attachments[name] = attached
         return declared
 
     def producer(  # noqa: PLR0913 a declaration
@@ -267,6 +267,7 @@ class Declarations(Summarized):
         Nulls do not count; of no values, all but the counts are null. Variances take values as doubles, and round
         once before they divide: not-a-number if a value is not finite, an infinity if a square is too large. The text
         or list of a key has at most 64 MiB, and the order of its rows: by source key, or the `order_by` of the feeder.
+        Null is a key as any other. A key without rows has no row, also one that is constant, as with GROUP BY.
 
         If the least or the greatest value leaves a key, its other rows are read, unless the feeder has them in that
         order (`order_by`). With `count_distinct` and from `median` on, all rows of a key are read if a value changes.

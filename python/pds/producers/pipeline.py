@@ -160,21 +160,22 @@ class Pipeline(Upkeep):
     def _refresh(self) -> UpdateResult | None:
         deadline = time.monotonic() + self._location.timeout
         while True:
-            # Each pass ends with an error of its own: a table that is not reached keeps the one of an earlier pass.
-            for table in self._tables.values():
-                table.failure = None
+            # Each pass ends with an error of its own: what is not reached keeps the one of an earlier pass.
+            for attached in self._attachments.values():
+                attached.failure = None
             handle = self._open()
             stored = read_nodes(handle)
             try:
                 arguments = self._make_arguments()
-                inputs = self._make_inputs(arguments).of_tables(stored)
+                inputs = self._make_inputs(arguments).of_attachments(stored)
                 if not inputs and stored.keys() >= self._nodes.keys():
                     if handle is not None:
                         handle.check_definitions(list(self._nodes.values()))
                     return None
                 return self._update(inputs, arguments)
             except RemoteStoreError as error:
-                failures = [table.failure for table in self._tables.values() if table.failure is not None]
+                errors = (attached.failure for attached in self._attachments.values())
+                failures = [failure for failure in errors if failure is not None]
                 cause = failures[0] if failures else error
                 # Another process has read the same changes, or a vacuum removed the version that is read.
                 if not isinstance(cause, CommitConflict | VersionExpired) or time.monotonic() > deadline:
@@ -184,7 +185,7 @@ class Pipeline(Upkeep):
         return arguments._replace(changed_function=functools.partial(warn_of_change, self._nodes))
 
     def _make_inputs(self, arguments: UpdateArguments) -> Inputs:
-        return Inputs(self._location.store, self.path, self._nodes, self._tables, self._engine, arguments)
+        return Inputs(self._location.store, self.path, self._nodes, self._attachments, self._engine, arguments)
 
     def _update(self, inputs: list[SourceInput], arguments: UpdateArguments) -> UpdateResult:
         store = self._location.store
@@ -209,6 +210,11 @@ class Pipeline(Upkeep):
 
         Arguments and errors are those of `update`; no version is made. With an idempotency key that an update had
         before, nothing is computed: the preview has no changes, and is `replayed` as the result of `update` would be.
+
+        Raises:
+            VersionExpired: A vacuum removed rows of the version that the preview is based on, while it counted what
+                changes. If they go while it is computed, it is computed again, from the newest version; this is the
+                error if that happens time after time, too. Make another preview.
         """
         arguments, pushed = self._make_arguments(base_version, idempotency_key), _merge_names(changes, named)
         if base_version is not None:
@@ -362,7 +368,7 @@ class Pipeline(Upkeep):
 
         What an update with certain changes would do is found by `preview`.
         """
-        return explain(self._nodes.values(), self._tables, read_nodes(self._open()))
+        return explain(self._nodes.values(), self._attachments, read_nodes(self._open()))
 
     def __getitem__(self, name: str) -> PipelineTable:
         """Return a source or a stage at the newest version.

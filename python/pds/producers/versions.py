@@ -66,6 +66,7 @@ class Preview(PipelineVersion):
 
     What the update wrote is in the store, and no reader of the pipeline sees it. `commit` makes it the next version;
     `discard`, or the end of a `with` block, removes it. What a process leaves that ends before is removed by a vacuum.
+    Reads raise `VersionExpired` if a vacuum removed it, or the version that the preview is based on.
 
     If an update with the same idempotency key was committed already, this one would change nothing (`replayed`): then
     the tables are those of the newest version, without changes, and `commit` returns the result of a replay.

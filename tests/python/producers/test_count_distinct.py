@@ -92,6 +92,31 @@ def test_random_changes(memory_store: pds.Store, seed: int, order_by: str | None
     assert pipeline.explain().stages["counts"].cost == "group"
 
 
+def test_two_counts_give_it_from_what_changed(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    pipeline.source("rows", key=pa.int64(), value=VALUE)
+    pipeline.select("rows", key="named_struct('k', k, 's', s)", value="1", where="s IS NOT NULL", name="by_both")
+    pipeline.aggregate("by_both", aggregates={"n": "count"}, name="texts")
+    pipeline.select("texts", key="key.k", value="n", name="by_key")
+    pipeline.aggregate("by_key", aggregates={"distinct": "count", "n": ("value", "sum")}, name="counts")
+    rng = random.Random(1)
+    rows: dict[int, dict[str, Any]] = {}
+    for _ in range(8):
+        keys = rng.sample(range(60), rng.randrange(1, 25))
+        deletes = [key for key in keys if key in rows and rng.random() < 0.4]
+        changed = {key: make_row(rng) for key in keys if key not in deletes}
+        pipeline.update(rows=pds.Changes(to_table(changed), deletes))
+        rows = {key: row for key, row in (rows | changed).items() if key not in deletes}
+        data = pa.table(to_table(rows)["value"].combine_chunks().flatten(), VALUE.names)
+        with duckdb.connect() as connection:
+            texts = connection.from_arrow(data).filter("s IS NOT NULL")
+            counts = texts.aggregate("k, count(DISTINCT s), count(s)", "k")
+            expected = counts.order("k NULLS FIRST").fetchall()
+        actual = pipeline["counts"].read().to_pylist()
+        assert [(row["target_key"], *row["value"].values()) for row in actual] == expected
+    assert [pipeline.explain().stages[name].cost for name in ("texts", "counts")] == ["changes", "changes"]
+
+
 def test_a_key_with_more_values_than_are_kept_in_memory(memory_store: pds.Store) -> None:
     pipeline = pds.Pipeline(memory_store, "p")
     pipeline.source("rows", key=pa.int64(), value=pa.string())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,14 @@ from hypothesis import strategies as st
 
 import pds
 from producers.model import Changes, Model, ModelError, Order, Preserve, Source, Stage
-from producers.pipelines import compare, declare, to_changes
+from producers.pipelines import assert_equal, compare, declare, objects, to_changes
 from producers.test_model import CASES, build_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    # What a function was called with: a key, and the values of each feeder.
+    Calls = list[tuple[Any, list[list[Any]]]]
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -22,21 +29,47 @@ SIZES = {"tiny": {"page_rows": 1, "file_rows": 2, "memory_limit": 1 << 12}, "lar
 RANDOM_SIZES = {**SIZES, "small": {"page_rows": 2, "file_rows": 8, "memory_limit": 1 << 16}}
 
 
+def recording(stage: Stage, calls: Calls) -> Stage:
+    """The stage, whose function also notes what it is called with."""
+
+    def produce(key: Any, *values: Iterator[Any]) -> Iterable[tuple[Any, Any]] | None:
+        sides = [list(side) for side in values]
+        calls.append((key, sides))
+        return stage.produce(key, *map(iter, sides))
+
+    return dataclasses.replace(stage, produce=produce)
+
+
+def called_with(model: Model, stage: Stage) -> Calls:
+    """What the last update has to call its function with, in the order of the keys."""
+    calls = [(key, [list(side) for side in sides]) for key, sides in model.tables(stage.name).input if any(sides)]
+    return calls if stage.join else [(key, [[value for side in sides for value in side]]) for key, sides in calls]
+
+
 def run_vectors(store: pds.Store, name: str, sizes: dict[str, Any]) -> None:
-    """Apply the updates of a case."""
+    """Apply the updates of a case; the model gives what the file has."""
     case = CASES[name]
     model = build_model(case)
-    pipeline = declare(store, name, list(model.sources.values()), list(model.stages.values()), **sizes)
+    calls: dict[str, Calls] = {stage: [] for stage in model.stages}
+    stages = [recording(stage, calls[stage.name]) for stage in model.stages.values()]
+    pipeline = declare(store, name, list(model.sources.values()), stages, **sizes)
     for update in case.updates:
         changes = {source: Changes.from_rows(rows) for source, rows in update.changes.items()}
         if update.error is not None:
+            before = objects(store)
             with pytest.raises(pds.InvalidInput):
                 pipeline.update(to_changes(changes), base_version=update.base_version)
             assert pipeline.version == update.base_version
+            assert objects(store) == before
             continue
         result = pipeline.update(to_changes(changes), base_version=update.base_version)
         assert result.version == update.base_version + 1 == model.update(changes)
         compare(store, pipeline, model)
+        for stage in model.stages.values():
+            # Tasks end in any order.
+            actual = sorted(calls[stage.name], key=repr)
+            assert_equal(actual, sorted(called_with(model, stage), key=repr), f"calls of {stage.name}")
+            calls[stage.name].clear()
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -45,15 +78,19 @@ def test_vectors(memory_store: pds.Store, name: str, sizes: str) -> None:
     run_vectors(memory_store, name, SIZES[sizes])
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", CASES)
-def test_vectors_in_local_files(local_store: pds.Store, name: str) -> None:
-    run_vectors(local_store, name, SIZES["tiny"])
+def test_vectors_in_local_files(local_store: pds.Store, name: str, sizes: str) -> None:
+    run_vectors(local_store, name, SIZES[sizes])
 
 
 @pytest.mark.s3
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", CASES)
-def test_vectors_in_s3(s3_store: pds.Store, name: str) -> None:
-    run_vectors(s3_store, name, SIZES["tiny"])
+def test_vectors_in_s3(s3_store: pds.Store, name: str, sizes: str) -> None:
+    run_vectors(s3_store, name, SIZES[sizes])
 
 
 KEYS = {

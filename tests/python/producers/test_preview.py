@@ -207,6 +207,48 @@ def test_a_vacuum_removes_a_preview_that_was_left(pipeline: pds.Pipeline) -> Non
         preview.commit()
 
 
+def test_reads_of_a_preview_whose_rows_a_vacuum_removed(local_store: pds.Store) -> None:
+    """Another update has made a version of its number, which is there, and whole."""
+    pipeline = words(local_store)
+    pipeline.update(phrases=changes_to((1, "a b"), (2, "b")))
+    preview = pipeline.preview(phrases=changes_to((1, "c")))
+    pipeline.update(phrases=changes_to((3, "e")))
+    assert preview.version == pipeline.version
+    pipeline.vacuum(dt.timedelta(0))
+    table = preview["words"]
+    for read in (
+        table.read,
+        table.changes,
+        table.key_mappings,
+        lambda: table.read(["c"]),
+        lambda: table.changes(since=0),
+        lambda: table.lineage(["c"]),
+    ):
+        with pytest.raises(pds.VersionExpired, match="version 1 has been vacuumed"):
+            read()
+    assert pipeline["words"].read()["target_key"].to_pylist() == ["a", "b", "b", "e"]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_reads_of_a_preview_beside_a_tagged_version(local_store: pds.Store, is_first: bool) -> None:
+    """A vacuum spares the rows of the tagged version, and none that a preview wrote."""
+    pipeline = words(local_store)
+    if not is_first:
+        pipeline.update(phrases=changes_to((1, "a b")))
+    preview = pipeline.preview(phrases=changes_to((1, "c")))
+    if is_first:
+        pipeline.update(phrases=changes_to((1, "a b")))
+    rows = plain_rows(pipeline["words"].read())
+    pipeline.tag("first", 1)
+    pipeline.update(phrases=changes_to((3, "e")))
+    pipeline.vacuum(dt.timedelta(0))
+    table = preview["words"]
+    for read in (table.read, table.changes, lambda: table.changes(since=0)):
+        with pytest.raises(pds.VersionExpired, match="rows of the preview"):
+            read()
+    assert plain_rows(pipeline.as_of("first")["words"].read()) == rows
+
+
 COUNTED = ("plain", "compared", "spread", "sums", "values", "latest", "ordered", "joined")
 
 

@@ -275,11 +275,11 @@ def test_another_update_between_the_jobs_is_not_lost(memory_store: pds.Store) ->
 
 
 class Vacuumed(RepeatingEngine):
-    """After its first job a rival updates, compacts and vacuums the pipeline."""
+    """After its first job, or each of several, a rival updates, compacts and vacuums the pipeline."""
 
-    def __init__(self, rival: pds.Pipeline, **options: Any) -> None:
+    def __init__(self, rival: pds.Pipeline, jobs: int = 1, **options: Any) -> None:
         super().__init__(**options)
-        self.rivals = [rival]
+        self.rivals = [rival] * jobs
 
     def bind(self, *arguments: Any) -> BoundEngine:
         bound = super().bind(*arguments)
@@ -288,7 +288,7 @@ class Vacuumed(RepeatingEngine):
             results = bound.run_tasks(stage, job, tasks)
             if self.rivals:
                 rival = self.rivals.pop()
-                rival.update(phrases=pds.Changes([(1000, "rival")]))
+                rival.update(phrases=pds.Changes([(1000 + len(self.rivals), "rival")]))
                 rival.compact(min_delta=0)
                 rival.vacuum(dt.timedelta(0))
             return results
@@ -308,6 +308,38 @@ def test_a_vacuum_between_the_jobs_makes_the_plan_begin_again(memory_store: pds.
     expected.update(phrases=pds.Changes([(1000, "rival")]))
     expected.update(phrases=pds.Changes(phrases(range(40))))
     assert pipeline["words"].read().equals(expected["words"].read())
+
+
+@pytest.mark.parametrize("is_tagged", [False, True])
+def test_a_vacuum_between_the_jobs_makes_a_preview_begin_again(memory_store: pds.Store, is_tagged: bool) -> None:
+    """From the rows that it has, which a stream gives once."""
+    rival = words(memory_store, None)
+    rival.update(phrases=pds.Changes(phrases(range(20, 40))))
+    if is_tagged:
+        rival.tag("first", 1)
+    pipeline = words(memory_store, Vacuumed(rival, repeats=False))
+    expected = words(pds.Store("memory://"), None)
+    expected.update(phrases=pds.Changes([(1000, "rival")]))
+    expected.update(phrases=pds.Changes(phrases(range(40))))
+    with pipeline.preview(phrases=pds.Changes(phrases(range(30)).to_reader())) as preview:
+        assert preview.version == rival.version + 1
+        assert preview["words"].read().equals(expected["words"].read())
+        assert preview.counts["phrases"].keys_added == 20
+        preview.commit()
+    assert pipeline["words"].read().equals(expected["words"].read())
+    # What the first plan wrote is removed; the tag has files of its own.
+    assert is_tagged or unnamed(memory_store, "words") == set()
+
+
+def test_a_preview_does_not_begin_again_for_ever(memory_store: pds.Store) -> None:
+    rival = words(memory_store, None)
+    rival.update(phrases=pds.Changes(phrases(range(20, 40))))
+    engine = Vacuumed(rival, 1000, repeats=False)
+    pipeline = words(memory_store, engine)
+    with pytest.raises(pds.VersionExpired):
+        pipeline.preview(phrases=pds.Changes(phrases(range(30))))
+    assert engine.rivals
+    assert unnamed(memory_store, "words") == set()
 
 
 def test_staged_rows_that_a_vacuum_removed_are_to_be_pushed_again(memory_store: pds.Store) -> None:
