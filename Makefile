@@ -404,7 +404,7 @@ $(READERS_STAMP):
 		-DincludeGroupIds=io.delta,io.unitycatalog,org.apache.iceberg -DoutputDirectory=$(READERS)/jars
 	touch $@
 
-test-readers: build $(READERS_STAMP) ## what Spark and chDB read of tables that are exported to Delta and Iceberg
+test-readers: build $(READERS_STAMP) ## what Spark and chDB read of exports to Delta and Iceberg; pds in an older Spark
 	PDS_READERS=$(READERS) $(PYTEST) tests/readers $(ARGS)
 
 bench-odf: setup install-release ## what a verifiable chain costs over a plain write

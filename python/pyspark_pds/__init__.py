@@ -57,8 +57,13 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 as Spark calls it
         """Return the reader of a stream."""
         from pds.spark.stream import TableStreamReader  # noqa: PLC0415 see above
+        from pds.spark.versions import has_read_limits  # noqa: PLC0415 see above
 
-        return TableStreamReader(self.options, schema, self._version)
+        if not has_read_limits():
+            return TableStreamReader(self.options, schema, self._version)
+        from pds.spark.admission import LimitedStreamReader  # noqa: PLC0415 see above
+
+        return LimitedStreamReader(self.options, schema, self._version)
 
     def streamWriter(  # noqa: N802 as Spark calls it
         self,

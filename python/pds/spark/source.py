@@ -38,6 +38,7 @@ from pds.spark.options import (
 )
 from pds.spark.schema import align_to_schema, frame_schema, worker_schema
 from pds.spark.tasks import freeze_worker_gc
+from pds.spark.versions import check_limits
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.tasks import pack_columns
 
@@ -55,6 +56,7 @@ __all__ = ["FeedReader", "TableReader", "fix_version"]
 def fix_version(options: Mapping[str, str]) -> tuple[FixedVersion, StructType]:
     """Return the version that options of a query or a stream name, and the columns that they select."""
     names = parse_columns(options.get("columns"))
+    check_limits(options)
     if parse_flag(options, FEED):
         check_options(options, (*FEED_OPTIONS, *STREAM_OPTIONS))
         snapshot = find_end(options)

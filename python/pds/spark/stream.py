@@ -3,11 +3,11 @@
 The source begins with the rows of the newest version, unless ``startingVersion`` or ``startingTimestamp`` names the
 first version whose rows it reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless
 ``ignoreDeletes`` is true and it only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows.
-``maxFilesPerTrigger`` limits the data files of a batch: those of the version with which the query begins, which is
-read to its end before any later one, and those of commits, of which a batch has one at least. With ``readChangeFeed``
-it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which it begins are
-inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets are versions
-with the ids of their commits.
+``maxFilesPerTrigger``, from Spark 4.2 on, limits the data files of a batch: those of the version with which the query
+begins, which is read to its end before any later one, and those of commits, of which a batch has one at least. With
+``readChangeFeed`` it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which
+it begins are inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets
+are versions with the ids of their commits.
 
 The sink appends, or in the output mode ``complete`` replaces all rows. The ids of the query and of the batch are the
 idempotency key of a commit: a batch that Spark runs again changes nothing. The table must exist: one that was dropped
@@ -23,20 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 
-from pds.errors import InvalidInput, RemoteStoreError
+from pds.errors import CapabilityNotSupported, InvalidInput, RemoteStoreError
 from pds.readers import unfold
 from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
@@ -50,10 +39,10 @@ from pds.spark.options import (
     check_options,
     find_start,
     parse_flag,
-    parse_positive,
 )
 from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit_to_table, worker_schema
 from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
+from pds.spark.versions import StreamArrowWriter, check_batches, spark_version
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
 from pds.table.tasks import split_files, with_columns
@@ -67,13 +56,20 @@ if TYPE_CHECKING:
     from pds import Table
     from pds.table.tasks import ScanTask
 
-__all__ = ["TableStreamReader", "TableStreamWriter", "warn_of_other_rows"]
+__all__ = [
+    "Offset",
+    "TableStreamReader",
+    "TableStreamWriter",
+    "check_offset",
+    "is_in_snapshot",
+    "offset_of",
+    "warn_of_other_rows",
+]
 
 # Those that Spark adds.
 _SINK_OPTIONS: Final = ("checkpointLocation", "queryName", "useTempCheckpointLocation", "recoverFromCheckpointLocation")
 # Partitions of a batch that has the rows of many commits.
 _MOST_PARTITIONS: Final = 128
-_VERSIONS_AHEAD: Final = 64
 
 
 class Offset(TypedDict):
@@ -115,8 +111,8 @@ class _Snapshot(NamedTuple):
     created_at: datetime
 
 
-class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the rows that commits add to a table."""
+class TableStreamReader(DataSourceStreamReader):
+    """Reads the rows that commits add to a table, all that are new in a batch: Spark before 4.2 asks for no limit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, version: FixedVersion | None) -> None:
         check_options(options, STREAM_OPTIONS)
@@ -127,14 +123,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_feed = parse_flag(options, FEED)
         self._ignore_deletes = parse_flag(options, "ignoreDeletes")
         self._skip_changes = parse_flag(options, "skipChangeCommits")
-        self._max_files = parse_positive(options, "maxFilesPerTrigger")
         self._columns = version.columns
         if self._is_feed and (self._ignore_deletes or self._skip_changes):
             raise InvalidInput("a change feed has all changes; leave out ignoreDeletes and skipChangeCommits")
         self._names = schema.names[: -len(CHANGE_COLUMNS)] if self._is_feed else schema.names
         self._schema = worker_schema(schema)
         self._initial: Offset | None = None
-        self._last: int | None = None
 
     def initialOffset(self) -> Offset:  # type: ignore[override] # noqa: N802 as Spark names it
         """Return the offset before the first batch of a new query: always the same, for Spark asks again."""
@@ -148,38 +142,19 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = self._place.open()
         start = find_start(self._start, table)
         first = table.as_of(max(1, (start or 1) - 1))
-        return _BEFORE_FIRST if start == 1 else _offset(first)
+        return _BEFORE_FIRST if start == 1 else offset_of(first)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 as Spark names it
-        """Return the limit of a batch."""
-        return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 as Spark names it
-        """Read nothing that is committed later."""
-        self._last = self._place.open().version
-
-    def latestOffset(  # type: ignore[override] # noqa: N802 as Spark names it
-        self, start: Offset, limit: ReadLimit
-    ) -> Offset:
-        """Return the last version of the next batch."""
-        table = self._place.open()
-        last = table.version if self._last is None else min(self._last, table.version)
-        first = start["version"]
-        most_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        _check_offset(table, start)
-        end: Offset
-        if _is_in_snapshot(start):
-            snapshot = table.as_of(first or last)
-            end = {**_offset(snapshot), "since": [first, start["commit"]]}
-            read = start.get("files", 0)
-            if most_files is not None and read + most_files < snapshot.file_count:
-                end["files"] = read + most_files
-            return end
-        if last <= first:
-            return start
-        if most_files is not None:
-            last = _limit_files(table, first, last, most_files)
-        return {**_offset(table.as_of(last)), "since": [first, start["commit"]]}
+    def latestOffset(self) -> Offset:  # type: ignore[override] # noqa: N802 as Spark names it
+        """Return the newest version. Spark does not say where the batch begins."""
+        since: list[Any] | None = None
+        if self._start.get("startingVersion", "").lower() == "latest":
+            # A query that is started again begins elsewhere; other options name the same version every time.
+            initial = self.initialOffset()
+            since = [initial["version"], initial["commit"]]
+        end = offset_of(self._place.open())
+        if since is not None:
+            end["since"] = since
+        return end
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # type: ignore[override]
         """Return tasks of the snapshot, or ranges of versions."""
@@ -188,20 +163,27 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             version, commit = end["since"]
             start = {"version": version, "commit": commit}
         first, last = start["version"] + 1, end["version"]
-        if first > last and (not _is_in_snapshot(start) or start == end):
+        if start == end or (first > last and start["commit"] == end["commit"] and not is_in_snapshot(start)):
             return []
         table = self._place.open()
-        _check_offset(table, start)
-        _check_offset(table, end)
-        if _is_in_snapshot(start):
-            return self._split_snapshot(table.as_of(last), (start.get("files", 0), end.get("files")))
+        check_offset(table, start)
+        check_offset(table, end)
+        tasks: list[InputPartition] = []
+        if is_in_snapshot(start):
+            # Without limits the batch after some of the files has the others, and what was committed meanwhile.
+            snapshot = start["version"] or last
+            tasks = self._split_snapshot(table.as_of(snapshot), (start.get("files", 0), end.get("files")))
+            first = snapshot + 1
+        if first > last:
+            return tasks
         entries = table.as_of(last).history(last - first + 1)
         operations = [(entry["operation"]["name"], entry["version"]) for entry in entries]
         restores = [version for name, version in operations if name == "restore"]
         rewrites = [version for name, version in operations if name in REWRITES]
         step = -(-(last - first + 1) // _MOST_PARTITIONS)
         begins = range(first, last + 1, step)
-        return [InputPartition(_Range(begin, min(begin + step - 1, last), end, restores, rewrites)) for begin in begins]
+        ranges = [_Range(begin, min(begin + step - 1, last), end, restores, rewrites) for begin in begins]
+        return [*tasks, *map(InputPartition, ranges)]
 
     def _split_snapshot(self, version: Table, files: tuple[int, int | None]) -> list[InputPartition]:
         """Return tasks of some files of a version."""
@@ -241,7 +223,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_changes(self, versions_to_read: _Range) -> Iterator[pa.RecordBatch]:
         """The rows that some versions deleted and inserted."""
         table = self._place.open()
-        _check_offset(table, versions_to_read.end)
+        check_offset(table, versions_to_read.end)
         until = with_columns(table.as_of(versions_to_read.last), self._columns)
         changes = until.scan_changes(versions_to_read.first - 1, columns=self._names)
         yield from map(unfold, changes.to_reader())
@@ -290,7 +272,8 @@ def _as_inserts(snapshot: _Snapshot) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([*batch.columns, *described], names=names)
 
 
-def _offset(table: Table) -> Offset:
+def offset_of(table: Table) -> Offset:
+    """Return the offset after a version."""
     return {"version": table.version, "commit": table.history(1)[0]["commit_id"]}
 
 
@@ -298,29 +281,15 @@ def _is_before_all(offset: Offset) -> bool:
     return offset["version"] == 0 and offset["commit"] == _BEFORE_ALL["commit"]
 
 
-def _is_in_snapshot(offset: Offset) -> bool:
-    """Whether files are still to be read of the version with which the query begins."""
+def is_in_snapshot(offset: Offset) -> bool:
+    """Return whether files are still to be read of the version with which the query begins."""
     return "files" in offset or _is_before_all(offset)
 
 
-def _check_offset(table: Table, offset: Offset) -> None:
+def check_offset(table: Table, offset: Offset) -> None:
+    """Check that an offset is one of the table, as `check_commit` does."""
     if offset["version"] > 0:
         check_commit(table, offset["version"], offset["commit"])
-
-
-def _limit_files(table: Table, first: int, last: int, most: int) -> int:
-    """The last of the versions after `first` that have at most so many new files together; one version at least."""
-    total, begin = 0, first
-    while begin < last:
-        # Each entry is a manifest: not those of a long backlog, for every batch.
-        until = min(begin + _VERSIONS_AHEAD, last)
-        entries = table.as_of(until).history(until - begin)
-        for entry in sorted(entries, key=lambda entry: entry["version"]):
-            total += int(entry["operation"].get("files", 0))
-            if total > most and entry["version"] > first + 1:
-                return int(entry["version"]) - 1
-        begin = until
-    return last
 
 
 @dataclass
@@ -334,7 +303,7 @@ class _StagedBatch(WriterCommitMessage):
     query: str
 
 
-class TableStreamWriter(DataSourceStreamArrowWriter):
+class TableStreamWriter(StreamArrowWriter):
     """Commits each batch of a query once. Spark makes one for the tasks of a batch, and another for its commit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -363,13 +332,16 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         context = task_context()
         query = context.getLocalProperty("sql.streaming.queryId")
         if self._write is None or query is None:
-            msg = "this Spark does not run streams as version 4.3 does, so that a batch could be written twice"
-            raise RuntimeError(msg)
+            raise CapabilityNotSupported(
+                f"Spark {spark_version} does not run streams as versions 4.0 to 4.3 do, so that a batch could be "
+                "written twice; use one of these, or pds.spark.append with an idempotency key in foreachBatch"
+            )
+        batches = check_batches(iterator)
         rows = 0
 
         def count() -> Iterator[pa.RecordBatch]:
             nonlocal rows
-            for batch in align_to_schema(iterator, self._schema):
+            for batch in align_to_schema(batches, self._schema):
                 rows += batch.num_rows
                 yield batch
 

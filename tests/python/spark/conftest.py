@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import pyarrow.fs
 import pytest
 import remote_store
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, datasource
 from remote_store.backends import LocalBackend, S3PyArrowBackend
 
 import pds
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from servers import S3Server
 
 LOOPBACK = "127.0.0.1"
+# They look for what Spark has when they are imported.
+ASKING = ("versions", "source", "stream", "admission")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,6 +66,26 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def become_older(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that hides what an older version of Spark does not have: 4.0 or 4.1."""
+
+    def hide(version: str) -> None:
+        # So that there is something to restore.
+        for name in ASKING:
+            importlib.import_module(f"pds.spark.{name}")
+        for name in ASKING:
+            monkeypatch.delitem(sys.modules, f"pds.spark.{name}")
+            monkeypatch.delattr(pds.spark, name)
+        monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+        for name in ("getDefaultReadLimit", "reportLatestOffset"):
+            monkeypatch.delattr(datasource.DataSourceStreamReader, name)
+        if version == "4.0":
+            monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
+
+    return hide
 
 
 @dataclasses.dataclass(frozen=True)

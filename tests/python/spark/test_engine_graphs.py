@@ -22,12 +22,19 @@ from producers.test_pipeline import SIZES, graphs, refusal_of, updates
 from spark.test_engine import TINY, split_engine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 # The workers cannot import a test module.
 cloudpickle.register_pickle_by_value(producers.test_pipeline)
 
 CLUSTER = "local-cluster[2,1,1024]"
+
+
+def also_in_soak(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that the gate runs with few examples, and `make soak`, which runs what has this mark, with more."""
+    return pytest.mark.soak(test) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else test
 
 
 @pytest.mark.s3
@@ -49,8 +56,10 @@ def test_vectors(spark: SparkSession, s3_store: pds.Store, name: str) -> None:
         compare(s3_store, pipeline, model)
 
 
+@also_in_soak
+@pytest.mark.timeout(3600)
 @pytest.mark.s3
-@settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=max(4, settings().max_examples // 30), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_graphs_and_updates(spark: SparkSession, s3_store: pds.Store, data: st.DataObject) -> None:
     sources, stages, kind = data.draw(graphs())
@@ -77,7 +86,7 @@ def test_random_graphs_and_updates(spark: SparkSession, s3_store: pds.Store, dat
 )
 def test_the_same_by_executors_in_processes_of_their_own(test: str, count: int) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"{__file__}::{test}"]
-    environment = os.environ | {"PDS_SPARK_MASTER": CLUSTER}
+    environment = os.environ | {"PDS_SPARK_MASTER": CLUSTER, "HYPOTHESIS_PROFILE": "fast"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 0, run.stdout[-4000:]
     assert f"{count} passed" in run.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import importlib
 import pkgutil
 import subprocess
 import sys
@@ -15,7 +16,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
-from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
@@ -28,7 +34,7 @@ from pds.spark.schema import fit_to_table, frame_schema, worker_schema
 from pyspark_pds import DefaultSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -284,8 +290,14 @@ def test_what_spark_reads_can_be_written_back(tmp_path: Path, case: str) -> None
     assert table.scan().count() == 2 * len(values)
 
 
-def test_a_stream_writes_back_what_spark_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["4.0", "4.1", "newest"])
+def test_a_stream_writes_back_what_spark_reads(
+    tmp_path: Path, version: str, become_older: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each batch once, however often it is run."""
+    if version != "newest":
+        become_older(version)
+        monkeypatch.setattr(importlib.import_module("pds.spark.stream"), "task_context", Task)
     url = (tmp_path / "narrow").as_uri()
     values = pa.table({"id": pa.array([1, 2**32 - 1], pa.uint32())})
     table = pds.write_table(url, values)
@@ -293,6 +305,9 @@ def test_a_stream_writes_back_what_spark_reads(tmp_path: Path) -> None:
 
     def run(batch: int) -> None:
         writer: Any = source(url).streamWriter(schema, overwrite=False)
+        assert isinstance(writer, DataSourceStreamWriter)
+        # For 4.0, which knows the writers of batch queries only, this is what gets Arrow.
+        assert isinstance(writer, DataSourceArrowWriter) == (version == "4.0")
         sent: Any = cloudpickle.loads(cloudpickle.dumps(writer))
         message = cloudpickle.loads(cloudpickle.dumps(sent.write(iter(rows.to_batches()))))
         # Spark makes another one for the commit.
@@ -302,6 +317,101 @@ def test_a_stream_writes_back_what_spark_reads(tmp_path: Path) -> None:
     for batch, copies in ((0, 2), (0, 2), (1, 3)):
         run(batch)
         assert table.refresh().scan().to_pyarrow().equals(pa.concat_tables([values] * copies))
+
+
+def test_a_sink_that_gets_rows_and_no_batches(tmp_path: Path) -> None:
+    url = (tmp_path / "orders").as_uri()
+    table = pds.write_table(url, ROWS)
+    writer: Any = source(url).streamWriter(SCHEMA, overwrite=False)
+    sent: Any = cloudpickle.loads(cloudpickle.dumps(writer))
+    with pytest.raises(pds.CapabilityNotSupported, match=r"Spark 4\.1 or newer"):
+        sent.write(iter([t.Row(id=1, name="a")]))
+    assert table.refresh().version == 1
+
+
+@pytest.mark.parametrize("version", ["4.0", "4.1"])
+def test_an_older_spark_has_no_limits_of_batches(
+    tmp_path: Path, version: str, become_older: Callable[[str], None]
+) -> None:
+    url = (tmp_path / "orders").as_uri()
+    pds.write_table(url, ROWS)
+    become_older(version)
+    with pytest.raises(pds.CapabilityNotSupported, match=r"maxFilesPerTrigger .* Spark 4\.2"):
+        source(url, maxFilesPerTrigger="1").schema()
+
+
+def test_modules_import_in_an_older_spark() -> None:
+    """All but the one that is imported where Spark has limits of batches."""
+    code = """if True:
+        import importlib, pkgutil, sys
+        import pyspark.sql
+        from pyspark.sql import datasource, types
+        del datasource.DataSourceStreamArrowWriter, types.TimeType
+        sys.modules["pyspark.sql.streaming.datasource"] = None
+        import pds.spark
+        names = {module.name for module in pkgutil.iter_modules(pds.spark.__path__)}
+        for name in names - {"admission"}:
+            importlib.import_module(f"pds.spark.{name}")
+        try:
+            importlib.import_module("pds.spark.admission")
+        except ImportError:
+            print(len(names))
+    """
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert int(printed) > 10
+
+
+def read_stream(reader: Any, start: Any, end: Any) -> list[int]:
+    sent = cloudpickle.loads(cloudpickle.dumps(reader))
+    batches = [batch for partition in reader.partitions(start, end) for batch in sent.read(partition)]
+    return sorted(number for batch in batches for number in batch["id"].to_pylist())
+
+
+def start_stream(url: str, **options: str) -> Any:
+    planned = source(url, **options)
+    return planned.streamReader(planned.schema())
+
+
+def test_a_checkpoint_moves_between_versions_of_spark(tmp_path: Path, become_older: Callable[[str], None]) -> None:
+    """Also one that has some of the files with which the query began."""
+    url = (tmp_path / "orders").as_uri()
+    table = pds.write_table(url, ROWS.slice(0, 1))
+    for number in range(2, 5):
+        table.append(pa.table({"id": [number], "name": ["a"]}))
+    newer = start_stream(url, maxFilesPerTrigger="3")
+    start = newer.initialOffset()
+    part = newer.latestOffset(start, newer.getDefaultReadLimit())
+    first = read_stream(newer, start, part)
+    assert len(first) == 3
+    table.append(pa.table({"id": [5], "name": ["a"]}))
+    become_older("4.1")
+    older = start_stream(url)
+    assert older.partitions(part, part) == []
+    end = older.latestOffset()
+    assert sorted(first + read_stream(older, part, end)) == [1, 2, 3, 4, 5]
+    assert older.latestOffset() == end
+    table.append(pa.table({"id": [6], "name": ["a"]}))
+    again = newer.latestOffset(end, newer.getDefaultReadLimit())
+    assert read_stream(newer, end, again) == [6]
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+def test_an_older_spark_notices_a_table_that_was_made_anew(
+    tmp_path: Path, versions: int, become_older: Callable[[str], None]
+) -> None:
+    """Whether it has fewer versions than the query has read, as many or more."""
+    become_older("4.1")
+    url = (tmp_path / "orders").as_uri()
+    pds.write_table(url, ROWS).append(ROWS)
+    start = start_stream(url).latestOffset()
+    assert start["version"] == 2
+    pds.Table.drop(*TablePlace.parse({"path": url}).split())
+    again = pds.write_table(url, ROWS)
+    for _ in range(versions - 1):
+        again.append(ROWS)
+    reader = start_stream(url)
+    with pytest.raises(pds.InvalidInput, match="created again"):
+        reader.partitions(start, reader.latestOffset())
 
 
 # Spark's own types: values as pyarrow has them in Spark's layout.
