@@ -17,6 +17,9 @@ def import_name(package: str, module_of: Mapping[str, str], name: str) -> object
         package: The name of the package.
         module_of: The module that has it, for each name.
         name: The name.
+
+    Raises:
+        AttributeError: The package has no such name.
     """
     if name not in module_of:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

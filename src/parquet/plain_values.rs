@@ -75,7 +75,7 @@ fn mask(array: &ArrayRef, nulls: Option<&NullBuffer>) -> Result<ArrayRef, ArrowE
     }
 }
 
-/// Runs whose values are null in these rows, for which Arrow's `take` does not look.
+/// The runs with these nulls in addition to their own. Arrow's `take` of runs does not look at nulls of its indices.
 fn mask_runs<R: RunEndIndexType>(
     runs: &RunArray<R>,
     nulls: &NullBuffer,

@@ -76,7 +76,7 @@ impl StoredTable {
     /// The number of blocks of all runs that each key can be in.
     fn count_blocks(&self, keys: &ArrayRef) -> Result<Vec<usize>> {
         self.cancel.check()?;
-        // A block has a row at least.
+        // A key has few rows in a run of few rows, which has no more blocks than rows.
         let runs = self.runs.iter();
         let runs = runs.filter(|run| run.files.rows() > MAX_BLOCKS as u64);
         let readers = runs.map(|run| Ok(self.reader(run, 1)?.0));

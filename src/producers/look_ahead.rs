@@ -16,10 +16,10 @@ use crate::error::Result;
 use crate::files::{Merge, SortedBatches, Spill};
 use crate::run::concerns_file;
 
-/// Of more rows the target keys are not looked up ahead: beside what lookups of keys that do not change read in vain, a
-/// wait is little, and of many keys fewer pages are kept.
+/// The target keys of more rows are not looked up ahead: lookups of those that do not change read pages in vain, which
+/// then costs more than a wait, and of many keys fewer pages are kept.
 const MAX_ROWS: u64 = 16;
-/// A key that can be in more blocks of each run is not looked up ahead either.
+/// A key that can be in more blocks than this for each run is not looked up ahead either.
 const MAX_BLOCKS_OF_RUN: usize = 2;
 
 /// Lookups that were sent.

@@ -26,7 +26,7 @@ use crate::sync::mutex::lock;
 
 /// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
-/// A key that can be in more blocks of each run is not looked up as a whole.
+/// A key that can be in more blocks than this for each run is not looked up as a whole.
 const MAX_BLOCKS_OF_RUN: usize = 2;
 /// More keys are not looked up as a whole, because the rows of most of them would be too many to be set aside.
 const MAX_KEYS: u64 = 1 << 16;

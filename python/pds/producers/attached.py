@@ -178,11 +178,6 @@ class AttachedTable(Attachment):
         self.value = value
 
     @property
-    def path(self) -> str:
-        """The path of the table."""
-        return self._table.path
-
-    @property
     def title(self) -> str:
         """The path of the table."""
         return self._table.path

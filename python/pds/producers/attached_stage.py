@@ -119,11 +119,6 @@ class AttachedStage(Attachment):
         self._memory_limit = memory_limit
 
     @property
-    def path(self) -> str:
-        """The path of the pipeline."""
-        return self._path
-
-    @property
     def title(self) -> str:
         """The stage and its pipeline."""
         return f"{self._stage!r} of {self._path!r}"

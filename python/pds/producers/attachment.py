@@ -25,16 +25,11 @@ class Attachment(ABC):
     is_compared: ClassVar[bool]
     """Whether an update looks up the stored rows of a changed key, to compare them."""
     advice: ClassVar[str]
-    """What feeds a source, and how its rows are changed."""
+    """What it is and how its rows are changed: the end of "source … is fed by", before "and call refresh()"."""
 
     def __init__(self) -> None:
         self.failure: RemoteStoreError | None = None
         """The error of a stream that `read` returned; the caller of `read` clears it before."""
-
-    @property
-    @abstractmethod
-    def path(self) -> str:
-        """The path of the table or the pipeline."""
 
     @property
     @abstractmethod
@@ -83,7 +78,8 @@ class Attachment(ABC):
             The changes, or None if nothing is new.
 
         Raises:
-            DefinitionChanged: The types of the key or value are others.
+            NotFound: The stage was removed or renamed.
+            DefinitionChanged: The types of the key or value are others, or a column does not exist any more.
         """
 
     def _noting_failure(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

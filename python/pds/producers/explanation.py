@@ -120,29 +120,36 @@ class Explanation(Summarized):
         return Summary("How updates compute each stage", {}, (Listing(headers, rows, len(self.stages), "stages"),))
 
 
-def describe_node(node: Node, table: Attachment | None) -> dict[str, object]:
+def describe_node(node: Node, attached: Attachment | None) -> dict[str, object]:
     """Return what is declared of a source or a stage, by label."""
     key, value = node.fields
     return {
-        "kind": _describe(node, table, None)[0],
+        "kind": _describe(node, attached, None)[0],
         "feeders": ", ".join(node.feeders or ()) or None,
-        **({} if table is None else {table.kind: table.title}),
+        **({} if attached is None else {attached.kind: attached.title}),
         "key": key.type,
         "value": value.type,
         "order of the key": "descending" if node.descending else None,
     }
 
 
-def list_nodes(nodes: list[Node], tables: dict[str, Attachment]) -> Listing:
+def list_nodes(nodes: list[Node], attachments: dict[str, Attachment]) -> Listing:
     """Return the listing of declared sources and stages."""
     rows = (
-        (node.name, _describe(node, tables.get(node.name), None)[0], ", ".join(node.feeders or ()), *node.fields.types)
+        (
+            node.name,
+            _describe(node, attachments.get(node.name), None)[0],
+            ", ".join(node.feeders or ()),
+            *node.fields.types,
+        )
         for node in nodes
     )
     return Listing(("name", "kind", "feeders", "key", "value"), rows, len(nodes), "sources and stages")
 
 
-def explain(nodes: Iterable[Node], tables: dict[str, Attachment], stored: dict[str, dict[str, Any]]) -> Explanation:
+def explain(
+    nodes: Iterable[Node], attachments: dict[str, Attachment], stored: dict[str, dict[str, Any]]
+) -> Explanation:
     """Explain the declared sources and stages; `stored` are the nodes of the manifest by name."""
     declared = list(nodes)
     orders = {node.name: node.order_by if node.preserve is None else None for node in declared}
@@ -151,20 +158,21 @@ def explain(nodes: Iterable[Node], tables: dict[str, Attachment], stored: dict[s
     for node in declared:
         feeders = node.feeders or []
         order = orders[feeders[0]] if len(feeders) == 1 else None
-        runs = _find_runs(node, tables.get(node.name), stored, sources)
-        explained.append(_explain(node, tables.get(node.name), stored.get(node.name, {}), order, _estimate(runs)))
+        attached = attachments.get(node.name)
+        runs = _find_runs(node, attached, stored, sources)
+        explained.append(_explain(node, attached, stored.get(node.name, {}), order, _estimate(runs)))
     return Explanation(explained)
 
 
 def _explain(
     node: Node,
-    table: Attachment | None,
+    attached: Attachment | None,
     stored: dict[str, Any],
     order: Order | None,
     estimate: tuple[int, int],
 ) -> StageExplanation:
     """Explain one of them; `order` is that of the values of its only feeder."""
-    kind, cost, reads = _describe(node, table, order)
+    kind, cost, reads = _describe(node, attached, order)
     content, mappings = stored.get("content", ()), stored.get("mappings", ())
     update = stored.get("update")
     key_pages, key_bytes = estimate
@@ -195,14 +203,14 @@ def _count_bytes(run: dict[str, Any]) -> int:
 
 
 def _find_runs(
-    node: Node, table: Attachment | None, stored: dict[str, dict[str, Any]], sources: set[str]
+    node: Node, attached: Attachment | None, stored: dict[str, dict[str, Any]], sources: set[str]
 ) -> list[dict[str, Any]]:
     """The runs in which an update looks up a changed key."""
     own = stored.get(node.name, {})
     content: list[dict[str, Any]] = own.get("content", [])
     if node.feeders is None:
         # What is pushed takes the place of all rows of a key, unless it is compared with them.
-        return content if node.skip_unchanged or (table is not None and table.is_compared) else []
+        return content if node.skip_unchanged or (attached is not None and attached.is_compared) else []
     kind = None if node.operator is None else next(iter(json.loads(node.operator)))
     is_by_rows = kind in {"aggregate", "join"}
     # A changed key of a source has all its rows in the update.
@@ -251,10 +259,10 @@ def _is_prefix(first: Any, order: Order | None) -> bool:  # noqa: ANN401 JSON
     return order is not None and by == [(text, order[1]) for text in order[0][: len(by)]]
 
 
-def _describe(node: Node, table: Attachment | None, order: Order | None) -> tuple[str, str, str]:
+def _describe(node: Node, attached: Attachment | None, order: Order | None) -> tuple[str, str, str]:
     """The kind, the cost and what is read; `order` is that of the values of its only feeder."""
-    if table is not None:
-        return table.kind, "group", table.describe_reads()
+    if attached is not None:
+        return attached.kind, "group", attached.describe_reads()
     if node.feeders is None:
         return "source", "group", "nothing: all rows of the key are pushed"
     if node.operator is None:

@@ -61,7 +61,7 @@ class Inputs:
     store: Store
     path: str
     nodes: Mapping[str, Node]
-    tables: Mapping[str, Attachment]
+    attachments: Mapping[str, Attachment]
     engine: Engine | None
     arguments: UpdateArguments
 
@@ -69,7 +69,7 @@ class Inputs:
         """Whether `of_changes` has the engine stage some of the changes.
 
         Raises:
-            InvalidInput: There is no such source, or it is fed by a table.
+            InvalidInput: There is no such source, or a table or another pipeline feeds it.
         """
         self._check_sources(changes)
         engine = self.engine
@@ -79,7 +79,8 @@ class Inputs:
         """Return the inputs for pushed changes. After an error nothing is staged.
 
         Raises:
-            InvalidInput, InvalidType: There is no such source, or it is fed by a table; or as `to_input`.
+            InvalidInput, InvalidType: There is no such source, or a table or another pipeline feeds it; or as
+                `to_input`.
         """
         self._check_sources(changes)
 
@@ -95,11 +96,13 @@ class Inputs:
             if node is None or node.feeders is not None:
                 sources = [node.name for node in self.nodes.values() if node.feeders is None]
                 raise InvalidInput(f"there is no source {name!r}; there are {sources}")
-            if name in self.tables:
-                raise InvalidInput(f"source {name!r} is fed by {self.tables[name].advice}, and call refresh()")
+            if name in self.attachments:
+                raise InvalidInput(f"source {name!r} is fed by {self.attachments[name].advice}, and call refresh()")
 
-    def of_tables(self, stored: Mapping[str, Any]) -> list[SourceInput]:
-        """Return the inputs for what is new in the attached tables and pipelines, each at one version.
+    def of_attachments(self, stored: Mapping[str, Any]) -> list[SourceInput]:
+        """Return the inputs for what is new in the attached tables and pipelines.
+
+        Each is read at one version, whichever sources it feeds.
 
         Args:
             stored: The sources and stages of the newest version, by name.
@@ -108,17 +111,16 @@ class Inputs:
             NotFound: A table or a stage does not exist any more.
             DefinitionChanged: As for `Attachment.read`.
         """
-        # Of whichever sources it feeds.
         opened: dict[tuple[Store, str], Any] = {}
 
         def read(name: str) -> SourceInput | None:
-            attached = self.tables[name]
+            attached = self.attachments[name]
             if attached.identity not in opened:
                 opened[attached.identity] = attached.open_newest()
             stager = TableStager(self.engine, self.arguments.engine, self._rows_of(name))
             return attached.read(name, stored.get(name, {}).get("consumed"), stager, opened[attached.identity])
 
-        return self._collect(read, self.tables)
+        return self._collect(read, self.attachments)
 
     @contextmanager
     def used(self, inputs: list[SourceInput]) -> Iterator[list[SourceInput]]:

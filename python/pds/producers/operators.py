@@ -41,7 +41,8 @@ def _make_one_aggregate(stage: str, name: str, aggregate: object) -> dict[str, o
     is_text = [isinstance(part, str) for part in parts[:2]] if isinstance(parts, tuple) else []
     if not isinstance(parts, tuple) or is_text != [True, True] or len(parts) > 3:  # noqa: PLR2004 with a parameter
         raise InvalidType(
-            f'the aggregate {name!r} of {stage!r} must be a pair of column and function, or "count", not {aggregate!r}'
+            f'the aggregate {name!r} of {stage!r} must be "count" or a pair of column and function, with the fraction '
+            f"or delimiter if the function takes one, not {aggregate!r}"
         )
     column, function, *parameters = parts
     if function not in _FUNCTIONS:
@@ -53,7 +54,8 @@ def _make_one_aggregate(stage: str, name: str, aggregate: object) -> dict[str, o
     spec["column"] = require_text(f"the column of the aggregate {name!r}", column)
     parameter = _PARAMETERS.get(function)
     if parameter is None and parameters:
-        raise InvalidInput(f"{function}, of the aggregate {name!r} of {stage!r}, takes no more, not {parameters[0]!r}")
+        message = f"the aggregate {name!r} of {stage!r}: {function} takes a column only; leave out {parameters[0]!r}"
+        raise InvalidInput(message)
     if parameter is not None:
         what = f"the {parameter} of the aggregate {name!r} of {stage!r}"
         if not parameters:

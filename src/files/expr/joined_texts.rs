@@ -34,13 +34,13 @@ pub(super) fn join_texts(binary: &BinaryExpr, input: &Schema) -> Result<Arc<dyn 
     )))
 }
 
-/// Whether it is such an expression.
+/// Whether the expression is one of [`join_texts`].
 pub(super) fn joins_texts(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let call = expr.downcast_ref::<ScalarFunctionExpr>();
     call.is_some_and(|call| call.fun().name() == JOINED_TEXTS)
 }
 
-/// The function.
+/// The function of both sides. It has the type that DataFusion gives to `||`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct JoinedTexts {
     to: DataType,

@@ -63,7 +63,7 @@ pub(super) fn negation() -> ScalarUDF {
     })
 }
 
-/// Whether it is a call of the function.
+/// Whether it is a call of [`negation`].
 pub(super) fn is_negation(call: &ScalarFunction) -> bool {
     call.func.name() == NEGATION && call.args.len() == 1
 }

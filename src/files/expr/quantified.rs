@@ -36,7 +36,7 @@ pub(super) fn equals_any(call: ScalarFunction) -> Result<Expr> {
     decide(Expr::ScalarFunction(call), list, value)
 }
 
-/// Another comparison with an element of a list, which is planned as a CASE; other ones as they are.
+/// Another comparison than `=` with an element of a list, which is planned as a CASE; any other CASE as it is.
 pub(super) fn compares_any(case: Case) -> Result<Expr> {
     let operands = operands_of(&case).map(|(list, value)| (list.clone(), value.clone()));
     match operands {
@@ -114,7 +114,7 @@ pub(super) fn to_in_list(
     .map(Some)
 }
 
-/// The function.
+/// A function of what DataFusion says (`holds`), the list and the value: `holds`, or NULL where that is not known.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct AnyElement {
     signature: Signature,

@@ -18,7 +18,7 @@ use super::text_sizes::{check_joined, made_size};
 /// How many rows are evaluated at a time.
 const TEXT_ROWS: usize = 8_192;
 
-/// An expression that is evaluated so.
+/// An expression that is evaluated for [`TEXT_ROWS`] rows at a time.
 #[derive(Debug, Clone)]
 pub(super) struct SlicedExpr(Arc<dyn PhysicalExpr>);
 

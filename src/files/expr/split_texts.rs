@@ -24,7 +24,7 @@ const STRING_TO_ARRAY: &str = "string_to_array";
 /// What a part takes beside its bytes.
 const PART_BYTES: usize = 8;
 
-/// The function.
+/// The function `string_to_array`.
 pub(super) fn string_to_array() -> ScalarUDF {
     let counts = vec![TypeSignature::String(2), TypeSignature::String(3)];
     ScalarUDF::from(StringToArray {
@@ -32,7 +32,7 @@ pub(super) fn string_to_array() -> ScalarUDF {
     })
 }
 
-/// Whether it is a call of the function.
+/// Whether the expression is a call of [`string_to_array`].
 pub(super) fn splits_texts(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let call = expr.downcast_ref::<ScalarFunctionExpr>();
     call.is_some_and(|call| call.fun().name() == STRING_TO_ARRAY)

@@ -13,7 +13,7 @@ use super::lossless_cast::is_utc;
 use super::time_casts::tick_nanoseconds;
 
 const DAY_NANOSECONDS: i64 = 86_400_000_000_000;
-/// The first of January 1970 as a number of days since the first one of the calendar.
+/// The first of January 1970 as chrono counts days, from 1 for the first of January of the year 1.
 const EPOCH_DAYS: i64 = 719_163;
 
 /// The timestamps at the beginnings of their days, weeks, months, quarters or years; null where the type does not have
@@ -44,7 +44,7 @@ pub(super) fn truncate_days(length: &str, times: &ArrayRef) -> Result<Option<Arr
     Ok(Some(cast(&truncated, times.data_type())?))
 }
 
-/// The first day of the so many months, counted from January, that a day is in.
+/// The first day of the month, quarter or year, which has so many `months`, that a day is in.
 fn first_of_months(day: i64, months: u32) -> Option<i64> {
     let days = i32::try_from(day.checked_add(EPOCH_DAYS)?).ok()?;
     let first = NaiveDate::from_num_days_from_ce_opt(days)?.with_day(1)?;

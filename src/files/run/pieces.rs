@@ -2,8 +2,9 @@
 //!
 //! A `RunPiece` is some rows of one row group: what is fetched, decoded and cached together. How large it is depends on
 //! the reader (`Pace`): who takes all rows gets pieces as large as memory allows, several of them ahead; who may stop
-//! early gets few rows first, then twice as many. The ranges of a piece are cut where blocks of the key index end, so
-//! that readers of other keys find the same ranges in the cache. Few rows of several ranges are joined to one batch.
+//! early gets few rows first, then twice as many. The ranges of a piece are cut into cells where blocks of the key index
+//! end, so that readers of other keys find the same cells in the cache. Few rows of several ranges are joined to one
+//! batch.
 
 use std::ops::Range;
 use std::sync::Arc;

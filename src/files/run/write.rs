@@ -214,15 +214,15 @@ type SharedIndexes = Arc<Mutex<VecDeque<KeyIndex>>>;
 /// The keys of rows at equal distances, which grow with the rows.
 #[derive(Debug, Default)]
 struct Sample {
-    /// The distance, as a power of 2.
-    every: u32,
+    /// The binary logarithm of the distance.
+    distance_log2: u32,
     keys: Vec<Vec<serde_json::Value>>,
 }
 
 impl Sample {
     /// Whether a row is in the sample.
     fn has(&self, row: u64) -> bool {
-        row.is_multiple_of(1 << self.every)
+        row.is_multiple_of(1 << self.distance_log2)
     }
 
     fn push(&mut self, key: Vec<serde_json::Value>) {
@@ -233,7 +233,7 @@ impl Sample {
                 is_even = !is_even;
                 is_even
             });
-            self.every += 1;
+            self.distance_log2 += 1;
         }
     }
 }

@@ -121,7 +121,7 @@ pub(super) struct ListAgg {
     /// The arrays of the elements, and where in these they are; array 0 is empty.
     arrays: Vec<ArrayRef>,
     places: Vec<(usize, usize)>,
-    /// How many of the elements the lists have that have ended.
+    /// The lengths of the lists that have ended, and how many of the elements these have together.
     lengths: Vec<usize>,
     ended: usize,
     /// The size of the elements, and of those of the group that is being computed.
@@ -156,7 +156,7 @@ impl ListAgg {
 impl Accumulator for ListAgg {
     fn begin(&mut self, stored: Option<(&mut &[u8], &Argument, usize)>) -> Result<()> {
         self.stored = StoredResult::begin(stored);
-        // Of a group that did not end here.
+        // A group that was begun and did not end has left its elements.
         self.places.truncate(self.ended);
         self.group_bytes = 0;
         Ok(())

@@ -153,7 +153,7 @@ class Maker:
         # It knows the types.
         self.declared = pds.Pipeline(pds.Store("memory://"), "types")
 
-    def is_likely(self, chance: float) -> bool:
+    def by_chance(self, chance: float) -> bool:
         return self.rng.random() < chance
 
     def add(self, step: Step | None) -> None:
@@ -192,13 +192,13 @@ class Maker:
             for step in self.steps.values()
             if is_fit(step) and step is not one and step.kind == one.kind and self.fields(step) == self.fields(one)
         ]
-        more = self.rng.sample(alike, min(most - 1, len(alike))) if self.is_likely(0.4) else []
+        more = self.rng.sample(alike, min(most - 1, len(alike))) if self.by_chance(0.4) else []
         return [one, *more]
 
     def sources(self, table: pds.Table) -> None:
-        descending = self.is_likely(0.5)
+        descending = self.by_chance(0.5)
         for name in ("a", "b"):
-            skips = self.is_likely(0.5)
+            skips = self.by_chance(0.5)
             source = Source(name, KEY, pa.field("value", WIDE), descending=descending, skip_unchanged=skips)
 
             def declare(p: pds.Pipeline, s: Source = source) -> object:
@@ -222,9 +222,9 @@ class Maker:
         first = feeders[0]
         key_text, key, key_type = self.rng.choice(_selected_keys(first))
         value_text, value, kind = self.rng.choice(_selected_values(first))
-        orders = _orders(kind) if all(step.ordered for step in feeders) and self.is_likely(0.4) else []
-        by, direction = self.rng.choice(orders) if orders else None, self.is_likely(0.5)
-        descending, skips = self.is_likely(0.5), self.is_likely(0.4)
+        orders = _orders(kind) if all(step.ordered for step in feeders) and self.by_chance(0.4) else []
+        by, direction = self.rng.choice(orders) if orders else None, self.by_chance(0.5)
+        descending, skips = self.by_chance(0.5), self.by_chance(0.4)
         names = [step.name for step in feeders]
         columns = COLUMNS.get(kind, first.columns)
 
@@ -264,11 +264,11 @@ class Maker:
         for number in range(self.rng.randrange(1, 6)):
             column = self.rng.choice(sorted(columns))
             aggregates[f"r{number}"] = self.rng.choice(_aggregates(column, columns[column], is_ordered=is_ordered))
-        if self.is_likely(0.5):
+        if self.by_chance(0.5):
             # Those that are computed by what changed alone.
             cheap = ("count", "sum", "mean", "variance", "var_pop", "stddev", "stddev_pop", "bool_and", "count_if")
             aggregates = {n: a for n, a in aggregates.items() if a == "count" or a[1] in cheap}
-        skips = self.is_likely(0.4)
+        skips = self.by_chance(0.4)
         names = [step.name for step in feeders]
         key_type, _, descending = self.fields(feeders[0])
         stage = Stage(
@@ -308,8 +308,8 @@ class Maker:
         if not feeders:
             return None
         kind = feeders[0].kind
-        column, rows, descending = self.rng.choice(by[kind]), self.rng.randrange(1, 4), self.is_likely(0.5)
-        names, skips = [step.name for step in feeders], self.is_likely(0.4)
+        column, rows, descending = self.rng.choice(by[kind]), self.rng.randrange(1, 4), self.by_chance(0.5)
+        names, skips = [step.name for step in feeders], self.by_chance(0.4)
         return self._same_keys(
             name,
             feeders,
@@ -325,7 +325,7 @@ class Maker:
         feeders = self.feeders(lambda step: step.kind in ("number", "text"))
         if not feeders:
             return None
-        names, skips = [step.name for step in feeders], self.is_likely(0.4)
+        names, skips = [step.name for step in feeders], self.by_chance(0.4)
         kind = feeders[0].kind
         return self._same_keys(
             name,
@@ -340,7 +340,7 @@ class Maker:
 
     def flatten(self, name: str) -> Step | None:
         feeders = self.feeders(lambda step: step.kind == "wide")
-        names, skips = [step.name for step in feeders], self.is_likely(0.4)
+        names, skips = [step.name for step in feeders], self.by_chance(0.4)
         return self._same_keys(
             name,
             feeders,
@@ -367,7 +367,7 @@ class Maker:
         if not feeders:
             return None
         left, right = (step.name for step in feeders)
-        how, skips = self.rng.choice(["inner", "left", "right", "full", "semi", "anti"]), self.is_likely(0.4)
+        how, skips = self.rng.choice(["inner", "left", "right", "full", "semi", "anti"]), self.by_chance(0.4)
         is_struct = how not in ("semi", "anti")
         return self._same_keys(
             name,
@@ -388,11 +388,11 @@ class Maker:
             return None
         produce, key = self.rng.choice(FUNCTIONS[feeder.kind])
         preserve = None
-        if feeder.exact_changes and self.is_likely(0.5):
+        if feeder.exact_changes and self.by_chance(0.5):
             preserve = Preserve(keep_number, {"next": 1})
-        orders = self.rng.choice(_orders("number")) if self.is_likely(0.4) else None
-        options: dict[str, Any] = {"descending": self.is_likely(0.5), "skip_unchanged": self.is_likely(0.4)}
-        direction, is_batch = self.is_likely(0.5), self.is_likely(0.5)
+        orders = self.rng.choice(_orders("number")) if self.by_chance(0.4) else None
+        options: dict[str, Any] = {"descending": self.by_chance(0.5), "skip_unchanged": self.by_chance(0.4)}
+        direction, is_batch = self.by_chance(0.5), self.by_chance(0.5)
 
         def make(function: plain.Produce, version: int) -> Step:
             order = None if orders is None else Order(orders[0], orders[1], descending=direction)
@@ -425,7 +425,7 @@ class Maker:
         if not feeders:
             return None
         names = [step.name for step in feeders]
-        options = {"descending": self.is_likely(0.5), "skip_unchanged": self.is_likely(0.4)}
+        options = {"descending": self.by_chance(0.5), "skip_unchanged": self.by_chance(0.4)}
         stage = Stage(name, names, pair_up, KEY, NUMBER, join=True, **options)
 
         def declare(p: pds.Pipeline) -> object:

@@ -16,6 +16,7 @@ from producers.pipelines import plain_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -209,7 +210,7 @@ def test_deleted_keys_that_are_not_held_are_read_again(first: pds.Pipeline, monk
     assert plain_rows(second["x"].read()) == [(None, 9), (None, -9)]
 
 
-def test_held_keys_are_few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_held_keys_counts_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of one key takes far more memory than the key."""
     from pds.producers.attached_stage import StageChanges  # noqa: PLC0415 what this test calls
 
@@ -372,7 +373,7 @@ def test_what_cannot_feed_a_source_is_refused(first: pds.Pipeline) -> None:
         second.update(x=pds.Changes([(1, 1)]))
 
 
-def test_the_same_place_by_another_url(tmp_path: Any) -> None:
+def test_the_same_place_by_another_url(tmp_path: Path) -> None:
     first = declare(pds.Store(str(tmp_path)), "a/first")
     first.update(s=pds.Changes([(1, 1)]))
     inner = pds.Store(str(tmp_path / "a"))
@@ -393,7 +394,7 @@ def test_a_pipeline_that_is_gone(first: pds.Pipeline) -> None:
     store = first._location.store
     for info in list(store.list_files("first", recursive=True)):
         store.delete(str(info.path))
-    with pytest.raises(pds.Error):
+    with pytest.raises(pds.NotFound, match="there is no pipeline at 'first', of which stage 'ordered' feeds a source"):
         second.refresh()
     assert second.version == 1
 

@@ -148,9 +148,11 @@ def test_what_cannot_be_is_refused(pipeline: pds.Pipeline) -> None:
             stage.changes(since=wrong)  # type: ignore[arg-type]
         with pytest.raises(pds.InvalidType, match="until must be an integer"):
             stage.changes(since=1, until=wrong)  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidInput, match="since -1 does not exist; versions begin at 1"):
+        stage.changes(since=-1)
     for number in (-1, 0):
-        with pytest.raises(pds.InvalidInput, match="versions begin at 1"):
-            stage.changes(since=number or -2, until=number)
+        with pytest.raises(pds.InvalidInput, match=f"until {number} does not exist; versions begin at 1"):
+            stage.changes(since=0, until=number)
     with pytest.raises(pds.InvalidInput, match="only stages have changes"):
         pipeline["s"].changes(since=1)
     empty = declare(pipeline._location.store, "empty")

@@ -14,5 +14,4 @@ from producers.random_updates import run_graph
 def test_random_graphs(number: int) -> None:
     seen: Counter[str] = Counter()
     run_graph(number, seen)
-    assert seen["graphs"] == 1
     assert seen["rows compared"] > 0

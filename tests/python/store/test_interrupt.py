@@ -170,17 +170,7 @@ def test_files_that_have_their_names_are_removed(
         def is_file(request: Request) -> bool:
             return request.verb == "put" and any(folder in request.key for folder in ("/data/", "/run/"))
 
-        last = server.add(Rule(is_file, "hold after", skip=files - 1, times=1))
-
-        def interrupt() -> None:
-            last.wait()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            write()
-        thread.join()
+        _interrupt_at(server.add(Rule(is_file, "hold after", skip=files - 1, times=1)), write)
         assert len(server.snapshot().keys() - before.keys()) == files
         server.released.set()
         limit = time.monotonic() + 30

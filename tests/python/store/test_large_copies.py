@@ -107,7 +107,8 @@ def test_a_copy_by_ranges_that_fails_leaves_nothing(server: ScriptedS3, verb: st
     assert len(server.bucket.uploads) == ((verb, fault) == ("begin", "drop after"))
 
 
-def test_a_move_whose_upload_is_aborted_keeps_its_source(server: ScriptedS3) -> None:
+def _move_whose_upload_is_gone(server: ScriptedS3) -> tuple[Rule, Call]:
+    """A move of `a` over `b`, and its request to complete the upload, which waits."""
     files = _files(server)
     server.bucket.put_object("a", BYTES)
     server.bucket.put_object("b", b"old")
@@ -115,19 +116,18 @@ def test_a_move_whose_upload_is_aborted_keeps_its_source(server: ScriptedS3) -> 
     move = Call(lambda: files.move("a", "b", overwrite=True))
     complete.wait()
     server.bucket.uploads.clear()
+    return complete, move
+
+
+def test_a_move_whose_upload_is_aborted_keeps_its_source(server: ScriptedS3) -> None:
+    complete, move = _move_whose_upload_is_gone(server)
     complete.resume()
     assert isinstance(move.wait().error, pds.NotFound), repr(move.error)
     assert (_content(server, "a"), _content(server, "b")) == (BYTES, b"old")
 
 
 def test_another_object_of_the_same_size_is_not_taken_for_the_copy(server: ScriptedS3) -> None:
-    files = _files(server)
-    server.bucket.put_object("a", BYTES)
-    server.bucket.put_object("b", b"old")
-    complete = server.add(Rule(lambda r: r.touches("complete", "b"), "pause", times=1))
-    move = Call(lambda: files.move("a", "b", overwrite=True))
-    complete.wait()
-    server.bucket.uploads.clear()
+    complete, move = _move_whose_upload_is_gone(server)
     rival = b"y" * len(BYTES)
     server.bucket.put_object("b", rival)
     complete.resume()

@@ -16,7 +16,7 @@ from scripted_s3 import ScriptedS3
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scripted_s3 import Request
+    from scripted_s3 import Request, Rule
 
 NOW = dt.timedelta(0)
 ROWS = pa.table({"id": [1, 2, 3]})
@@ -31,6 +31,14 @@ def _create(store: pds.Store) -> pds.Table:
 def _create_again(store: pds.Store) -> None:
     pds.Table.drop(store, "t")
     _create(store)
+
+
+def _land(server: ScriptedS3, late: Rule, key: str) -> None:
+    """The deletion of an object arrives when another one has its name, and does nothing."""
+    after = server.snapshot()
+    assert key in after
+    late.land()
+    assert server.snapshot() == after
 
 
 REPLACE: dict[str, Callable[[pds.Store], object]] = {
@@ -56,10 +64,7 @@ def test_an_export_that_is_removed_and_written_again(replaced: str, name: str) -
         late = server.on("delete", name, "late")
         REPLACE[replaced](store)
         assert late.hit.is_set()
-        after = server.snapshot()
-        assert f"p/t{name}" in after
-        late.land()
-        assert server.snapshot() == after
+        _land(server, late, f"p/t{name}")
 
 
 def test_a_log_that_is_written_anew_twice() -> None:
@@ -72,10 +77,7 @@ def test_a_log_that_is_written_anew_twice() -> None:
         late = server.on("delete", name, "late")
         table.export_delta(rebuild=True)
         assert late.hit.is_set()
-        after = server.snapshot()
-        assert f"p/t{name}" in after
-        late.land()
-        assert server.snapshot() == after
+        _land(server, late, f"p/t{name}")
 
 
 def test_metadata_that_have_expired() -> None:
@@ -88,10 +90,7 @@ def test_metadata_that_have_expired() -> None:
         assert late.hit.is_set()
         assert "p/t/metadata/v1.metadata.json" not in server.snapshot()
         _create_again(store)
-        after = server.snapshot()
-        assert "p/t/metadata/v1.metadata.json" in after
-        late.land()
-        assert server.snapshot() == after
+        _land(server, late, "p/t/metadata/v1.metadata.json")
 
 
 def test_commits_of_a_log_that_have_expired() -> None:
@@ -111,10 +110,7 @@ def test_commits_of_a_log_that_have_expired() -> None:
         assert late.hit.is_set()
         assert name not in server.snapshot()
         _create_again(store)
-        after = server.snapshot()
-        assert name in after
-        late.land()
-        assert server.snapshot() == after
+        _land(server, late, name)
 
 
 def test_a_table_that_is_created_again_while_metadata_expire() -> None:
