@@ -145,7 +145,7 @@ class AttachedStage(Attachment):
         """
         handle = _pds.PipelineHandle.open(native_handle(self._store), self._path, None)
         if handle is None:
-            message = f"there is no pipeline at {self._path!r}, of which stage {self._stage!r} feeds a source"
+            message = f"the pipeline at {self._path!r} does not exist; its stage {self._stage!r} feeds a source"
             raise NotFound(message, path=self._path)
         return handle
 

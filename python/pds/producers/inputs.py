@@ -69,7 +69,7 @@ class Inputs:
         """Whether `of_changes` has the engine stage some of the changes.
 
         Raises:
-            InvalidInput: There is no such source, or a table or another pipeline feeds it.
+            InvalidInput: No such source exists, or a table or another pipeline feeds it.
         """
         self._check_sources(changes)
         engine = self.engine
@@ -79,7 +79,7 @@ class Inputs:
         """Return the inputs for pushed changes. After an error nothing is staged.
 
         Raises:
-            InvalidInput, InvalidType: There is no such source, or a table or another pipeline feeds it; or as
+            InvalidInput, InvalidType: No such source exists, or a table or another pipeline feeds it; or as
                 `to_input`.
         """
         self._check_sources(changes)

@@ -394,7 +394,7 @@ def test_a_pipeline_that_is_gone(first: pds.Pipeline) -> None:
     store = first._location.store
     for info in list(store.list_files("first", recursive=True)):
         store.delete(str(info.path))
-    with pytest.raises(pds.NotFound, match="there is no pipeline at 'first', of which stage 'ordered' feeds a source"):
+    with pytest.raises(pds.NotFound, match="pipeline at 'first' does not exist; its stage 'ordered' feeds a source"):
         second.refresh()
     assert second.version == 1
 

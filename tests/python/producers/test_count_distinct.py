@@ -75,6 +75,17 @@ def counted(pipeline: pds.Pipeline) -> list[tuple[Any, ...]]:
     return [(key, *value) for key, value in zip(table["target_key"].to_pylist(), values, strict=True)]
 
 
+def change_rows(
+    pipeline: pds.Pipeline, rows: dict[int, dict[str, Any]], rng: random.Random
+) -> dict[int, dict[str, Any]]:
+    """Upserts and deletes some rows; returns what is there then."""
+    keys = rng.sample(range(60), rng.randrange(1, 25))
+    deletes = [key for key in keys if key in rows and rng.random() < 0.4]
+    changed = {key: make_row(rng) for key in keys if key not in deletes}
+    pipeline.update(rows=pds.Changes(to_table(changed), deletes))
+    return {key: row for key, row in (rows | changed).items() if key not in deletes}
+
+
 @pytest.mark.parametrize("order_by", [None, "i"])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changes(memory_store: pds.Store, seed: int, order_by: str | None) -> None:
@@ -82,11 +93,7 @@ def test_random_changes(memory_store: pds.Store, seed: int, order_by: str | None
     pipeline = declare(memory_store, **({} if order_by is None else {"order_by": order_by}))
     rows: dict[int, dict[str, Any]] = {}
     for _ in range(8):
-        keys = rng.sample(range(60), rng.randrange(1, 25))
-        deletes = [key for key in keys if key in rows and rng.random() < 0.4]
-        changed = {key: make_row(rng) for key in keys if key not in deletes}
-        pipeline.update(rows=pds.Changes(to_table(changed), deletes))
-        rows = {key: row for key, row in (rows | changed).items() if key not in deletes}
+        rows = change_rows(pipeline, rows, rng)
         assert counted(pipeline) == counted_by_duckdb(rows)
     assert pipeline.check().ok
     assert pipeline.explain().stages["counts"].cost == "group"
@@ -102,11 +109,7 @@ def test_two_counts_give_it_from_what_changed(memory_store: pds.Store) -> None:
     rng = random.Random(1)
     rows: dict[int, dict[str, Any]] = {}
     for _ in range(8):
-        keys = rng.sample(range(60), rng.randrange(1, 25))
-        deletes = [key for key in keys if key in rows and rng.random() < 0.4]
-        changed = {key: make_row(rng) for key in keys if key not in deletes}
-        pipeline.update(rows=pds.Changes(to_table(changed), deletes))
-        rows = {key: row for key, row in (rows | changed).items() if key not in deletes}
+        rows = change_rows(pipeline, rows, rng)
         data = pa.table(to_table(rows)["value"].combine_chunks().flatten(), VALUE.names)
         with duckdb.connect() as connection:
             texts = connection.from_arrow(data).filter("s IS NOT NULL")
