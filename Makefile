@@ -135,9 +135,11 @@ $(VENV)/.built: $(VENV)/.installed $(PYO3_CONFIG_FILE) Cargo.toml Cargo.lock pyt
 COMMA := ,
 FOLD_CODE := $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),-- -C link-arg=-Wl$(COMMA)--icf=all)
 
+# Empty, symbols stay in the wheel: profiles of the same code have the names of its functions.
+STRIP ?= --strip
 wheel: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the release wheel, into dist/
 	rm -rf dist
-	$(BIN)/maturin build --release --locked --strip --out dist $(FOLD_CODE)
+	$(BIN)/maturin build --release --locked $(STRIP) --out dist $(FOLD_CODE)
 
 sdist: $(VENV)/.maturin $(PYO3_CONFIG_FILE) ## the source distribution, into dist/
 	rm -f dist/*.tar.gz
@@ -335,7 +337,8 @@ test-oldest test-newest: test-%: build
 
 # --- for people --------------------------------------------------------------
 
-.PHONY: demo bench bench-sort bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak fuzz clean test-readers
+.PHONY: demo bench bench-sort bench-peers bench-table bench-spark bench-odf bench-producers bench-durability soak soak-spark \
+	fuzz clean test-readers
 # What the tests alone need is left to `make setup`.
 demo: ## the main job: Spark writes, everyone reads
 	@echo "make demo: 5 steps; the times are those of two cores with nothing in the cache"
@@ -428,8 +431,13 @@ soak: setup azure build ## random and fault tests, long
 	PYTHONPATH=tests/python $(BIN)/python -m producers.random_updates 0 $(RANDOM_GRAPHS) --jobs $(WORKERS)
 	$(PYTEST) $(PARALLEL) $(WORKERS) -m "soak and azure and not spark" --timeout 3600 $(ARGS)
 	PDS_SOAK=1 $(MAKE) test-hostile
-	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak and spark" --timeout 3600 $(ARGS)
+	$(MAKE) soak-spark
 	$(MAKE) test-readers
+
+# The vectors and random graphs of pipelines, and lost attempts of every operation, in one process and by executors in
+# processes of their own. What the gate runs is part of it.
+soak-spark: build servers ## all tests in Spark, also those that the gate leaves out
+	PDS_SOAK=1 HYPOTHESIS_PROFILE=soak $(PYTEST) -m spark --timeout 3600 $(ARGS)
 
 # The engine alone is built with coverage; a panic needs no sanitizer to be seen. What is found stays in the cache.
 FUZZED := $(CARGO_TARGET_DIR)/release/pds-fuzz

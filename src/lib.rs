@@ -4,10 +4,11 @@
 //! [`error`], [`clock`], [`sync`] (SHA3-256 of several streams, guards), then [`store`] (bytes and conditions),
 //! [`parquet`] (Arrow to Parquet and back over sinks and sources of bytes), `files` (Parquet files in a store, their
 //! columns, predicates over them, and sorted streams), [`versions`] (snapshots committed by compare-and-swap); beside one
-//! another [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list) and [`producers`] (stages that
-//! are kept up to date); [`odf`] (a chain of metadata blocks, each linked to the one before by hash), which reads its
-//! slices as the files of a table.
+//! another [`dataset`] (parts, manifest, marker), [`table`] (what a table's versions list), [`producers`] (stages that
+//! are kept up to date) and [`odf`] (a chain of metadata blocks, each linked to the one before by hash); [`mod@attach`]
+//! (chains that record the schemas of tables and datasets).
 
+pub mod attach;
 pub mod clock;
 pub mod dataset;
 pub mod error;

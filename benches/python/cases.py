@@ -20,8 +20,10 @@ OPERATIONS = {
     "spark": "write from Spark",
     "import": "import",
 }
-# Cold is from the start of a process to the result, see cold.py.
-MODES = ("warm", "cold")
+# Cold is from the start of a process to the result (cold.py), limit beside what nobody can do without (limits.py).
+MODES = ("warm", "cold", "limit")
+# Who is compared with the limit: pds, and who is the fastest peer of most lines.
+LIMITED = ("pds", "polars")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Case:
 
     def systems(self) -> list[str]:
         """Who takes part."""
+        if self.mode == "limit":
+            return [*LIMITED, "limit"]
         if self.op == "spark":
             return ["pds", "spark"]
         if self.op == "import":
@@ -63,6 +67,12 @@ class Case:
 CASES = [
     *(
         Case(data, op, store)
+        for data in ("lineitem", "wide", "text")
+        for op in ("write", "read", "columns")
+        for store in ("local", "s3")
+    ),
+    *(
+        Case(data, op, store, "limit")
         for data in ("lineitem", "wide", "text")
         for op in ("write", "read", "columns")
         for store in ("local", "s3")

@@ -76,6 +76,11 @@ class Figures:
                 return seen
         return None
 
+    def stages(self, case: Case, system: str) -> dict[str, float]:
+        """The shares of the processor time; empty where they were not measured."""
+        lines = (f for f in self.by_case.get(case.key, []) if f["system"] == system and "stages" in f)
+        return next((f["stages"] for f in lines), {})
+
     def needed_bytes(self, case: Case) -> int | None:
         """The bytes that a read cannot do without."""
         lines = (f for f in self.by_case.get(case.key, []) if "needed_bytes" in f)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import data
+import profiles
 import pyarrow as pa
 from systems import BY_KEY, Delta, Place, System
 
@@ -41,6 +42,8 @@ class Order:
     system: str
     place: Place
     name: str
+    # A file for samples of what the process does meanwhile (profiles.py); empty for none.
+    profile: str = ""
 
 
 def _resident_kib(field: str) -> int:
@@ -56,8 +59,11 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def timed(operation: Callable[[], object]) -> tuple[object, dict[str, float]]:
+def timed(operation: Callable[[], object], profile: str = "") -> tuple[object, dict[str, float]]:
     """Runs an operation; its result and wall time, CPU time and peak memory above the start."""
+    if profile:
+        with profiles.recorded(profile):
+            return timed(operation)
     gc.collect()
     pa.default_memory_pool().release_unused()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at the present level
@@ -95,7 +101,7 @@ def run(order: Order) -> dict[str, float]:
         return {}
     if order.op in {"read", "columns"}:
         columns = list(data.DATA[order.data].few_columns) if order.op == "columns" else None
-        result, figures = timed(lambda: system.read_source(order.name, columns))
+        result, figures = timed(lambda: system.read_source(order.name, columns), order.profile)
         rows, width = system.shape(result)
         return {**figures, "rows": rows, "columns": width}
     if order.op == "stream":
@@ -104,7 +110,7 @@ def run(order: Order) -> dict[str, float]:
     table = system.adopt(data.load(order.data))
     if order.op == "small":
         return _small(system, table, order.name)
-    return timed(lambda: system.write(table, order.name))[1]
+    return timed(lambda: system.write(table, order.name), order.profile)[1]
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """One session's operations on a table, for one system: ``measure_spark_tables.py pds|delta|parquet ORDER``.
 
-ORDER is JSON: the folder, the number of rows, the folder of the peers' jars. Prints seconds by operation as JSON. What
-an operation leaves is checked by counts, outside of the time. Each system runs in a session of its own with the same
-cores, memory and codec; pds with the settings that docs/spark.md names, the others with Spark's own.
+ORDER is JSON: the folder, the number of rows, the folder of the peers' jars. Prints as JSON seconds by operation, and
+seconds of processor time of Python, the JVM and Spark's workers. What an operation leaves is checked by counts, outside
+of the time. Each system runs in a session of its own with the same cores, memory and codec; pds with the settings that
+docs/spark.md names, the others with Spark's own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from process_tree import cpu_seconds
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -188,12 +190,14 @@ def main() -> None:
     spark = _session(system, folder, order["jars"])
     table = SYSTEMS[system](spark, folder)
     seconds: dict[str, float] = {}
+    cpu: dict[str, float] = {}
     seen: dict[str, Any] = {}
 
     def timed(name: str, operation: Callable[[], object]) -> None:
-        start = time.perf_counter()
+        before, start = cpu_seconds(), time.perf_counter()
         seen[name] = operation()
         seconds[name] = time.perf_counter() - start
+        cpu[name] = cpu_seconds() - before
 
     # The session is warm, not the system.
     spark.range(1000).selectExpr("sum(id)").collect()
@@ -216,7 +220,7 @@ def main() -> None:
         timed("upsert", lambda: table.upsert(_rows(spark, 1, total, 100, salt=200)))
         seen["read after upsert"] = table.read()
         seen["rows after upsert"] = table.count()
-    print(json.dumps({"seconds": seconds, "seen": seen}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "seen": seen}))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ Every case of ``cases.py`` (a data set, an operation, a store) is run by all sys
 after round (A B C A B C …), each run in a process of its own (``measure.py``), so that a mood of
 the machine hits all alike. A ratio is made within a round; the tables of ``docs/benchmarks.md``
 show the median of the rounds. Raw figures go, one JSON object a line, to ``bench/results.jsonl`` in
-the cache (``PDS_CACHE``). Some cases are run in a second mode: a cold process by a user's script
-(``cold.py``), from its start to its result.
+the cache (``PDS_CACHE``). Some cases are run in two more modes: a cold process by a user's script
+(``cold.py``), from its start to its result; and beside the limit, what nobody can do without
+(``limits.py``), with samples of what pds does where ``perf`` is to be had (``profiles.py``).
 
-    make bench-peers                                    everything, five rounds: about two hours
+    make bench-peers                                    everything, five rounds: about two hours and a half
     make bench-peers ARGS='--data lineitem --op write --store local'
     make bench-peers ARGS='--mode cold'                 only cold processes
+    make bench-peers STRIP= ARGS='--mode limit'         only beside the limit, by a wheel with its symbols
     make bench-peers ARGS='--rounds 3 --system pds --system polars'
     make bench-peers ARGS=--report                      the tables again from the raw figures
 
@@ -41,6 +43,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import data
+import profiles
 import report
 from cases import CASES, MODES, OPERATIONS, STORES, Case
 from runner import Bench
@@ -101,7 +104,7 @@ def _machine() -> dict[str, object]:
 def _measure(bench: Bench, case: Case, names: list[str], options: argparse.Namespace) -> None:
     done: dict[str, list[dict[str, float]]] = defaultdict(list)
     extra: dict[str, object] = {}
-    if case.op in {"read", "columns"}:
+    if case.op in {"read", "columns"} or case.mode == "limit":
         bench.prepare(case, "pds" if _installed() else "remote-store", names)
         extra = {"needed_bytes": bench.source(case).needed_bytes}
     for number in range(-case.unmeasured, options.rounds):
@@ -116,6 +119,13 @@ def _measure(bench: Bench, case: Case, names: list[str], options: argparse.Names
         with _named(case, name):
             counted = bench.count_once(case, name)
         bench.record(case=case.key, system=name, counted=counted, **extra)
+    if case.mode == "limit" and "pds" in names and profiles.available():
+        with _named(case, "pds"):
+            stages = bench.profile_once(case, "pds")
+        if stages:
+            bench.record(case=case.key, system="pds", stages=stages)
+        else:
+            print("the wheel has no symbols that say where its time goes: make bench-peers STRIP=", flush=True)
     print(f"{case.key}:", flush=True)
     for name, figures in done.items():
         print(f"  {name:20} {_shown(figures)}", flush=True)

@@ -6,11 +6,13 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import best
+import limit_report
 import targets
 from cases import CASES, OPERATIONS, STORES, Case
 from data import DATA
 from figures import Figures
-from sections import filled
+from sections import filled, table
 from systems import BY_KEY
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def write(document: Path, results: Path) -> None:
     for name, lines in {
         "setup": _setup(found, "warm"),
         "targets": targets.table(found),
+        "best": _best(found),
         "wall": _ratios(found, "wall"),
         "cpu": _ratios(found, "cpu"),
         "memory": _memory(found),
@@ -37,18 +40,11 @@ def write(document: Path, results: Path) -> None:
         "small": _requests(found),
         "other": _other(found),
         "cold": _cold(found),
+        "limit": _limit(found),
     }.items():
         if lines:
             text = filled(text, f"peers {name}", lines)
     document.write_text(text)
-
-
-def table(head: list[str], rows: list[list[str]], words: int = 1) -> list[str]:
-    """A markdown table, its columns of words to the left, those of figures to the right."""
-    if not rows:
-        return []
-    rule = [*["---"] * words, *["---:"] * (len(head) - words)]
-    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
 
 
 def _title(case: Case) -> list[str]:
@@ -63,6 +59,14 @@ def _rows(found: Figures, cells: Callable[[Case, str], str], names: list[str], m
             continue
         rows.append([*_title(case), *(cells(case, name) for name in names)])
     return rows
+
+
+def _best(found: Figures, mode: str = "warm") -> list[str]:
+    titles, rows = {peer: TITLES[peer] for peer in PEERS}, []
+    for case in (case for case in CASES if case.mode == mode and case.data in DATA | {"stream": None}):
+        cells = best.cells(lambda peer, figure, case=case: found.ratios(case, peer, figure), titles)
+        rows += [[*_title(case), *cells]] if cells else []
+    return table(["data", "operation", "store", *best.HEAD], rows, 4)
 
 
 def _head(names: list[str]) -> list[str]:
@@ -91,13 +95,23 @@ def _memory(found: Figures, mode: str = "warm") -> list[str]:
 
 def _cold(found: Figures) -> list[str]:
     """Everything of the cold mode, with its headings."""
-    setup = _setup(found, "cold")
     tables = {
+        "Against the best peer": _best(found, "cold"),
         "Time, the peer's over that of pds": _ratios(found, "wall", "cold"),
         "Processor time, the peer's over that of pds": _ratios(found, "cpu", "cold"),
         "Peak memory of the process, MiB": _memory(found, "cold"),
     }
-    return setup and [*setup, *(line for title, rows in tables.items() for line in ("", f"### {title}", "", *rows))]
+    return _under_headings(_setup(found, "cold"), tables)
+
+
+def _limit(found: Figures) -> list[str]:
+    """Everything of the limit mode, with its headings."""
+    return _under_headings(_setup(found, "limit"), limit_report.tables(found))
+
+
+def _under_headings(setup: list[str], tables: dict[str, list[str]]) -> list[str]:
+    shown = {title: rows for title, rows in tables.items() if rows}
+    return setup and [*setup, *(line for title, rows in shown.items() for line in ("", f"### {title}", "", *rows))]
 
 
 def _wire(found: Figures) -> list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cold
 import data
 import duckdb_httpfs
+import profiles
 import pyarrow.parquet as pq
 import scripts
 from systems import Place
@@ -53,6 +54,8 @@ class Bench:
     work: Path
     wire: Wire
     results: Path
+    # A file for samples of what a measured process does; empty for none.
+    profile: str = ""
 
     def place(self, store: str) -> Place:
         """Where the data of a store lies."""
@@ -89,6 +92,8 @@ class Bench:
     def run_once(self, case: Case, system: str, place: Place) -> dict[str, Any]:
         """One run of a system; what it writes is removed before and after."""
         os.sync()  # or the pages of the run before would be written out during this one
+        if system == "limit":
+            return _child("limits.py", _as_json(case, case.op, system, place, f"source/{case.data}"))
         if case.op == "import":
             return _child("measure_import.py", system)
         if case.op in {"read", "columns"}:
@@ -100,7 +105,7 @@ class Bench:
                 return _child("measure_spark.py", system, str(place.files(name)))
             if case.mode == "cold":
                 return self._write_cold(case, system, place, name)
-            return _order(case, case.op, system, place, name)
+            return _order(case, case.op, system, place, name, profile=self.profile)
         finally:
             place.remove(name)
 
@@ -111,7 +116,7 @@ class Bench:
         if case.mode == "cold":
             found, figures = self._cold(scripts.READ, case, system, place, name)
         else:
-            figures = _order(case, case.op, system, place, name)
+            figures = _order(case, case.op, system, place, name, profile=self.profile)
             found = [figures["rows"], figures["columns"]]
         if found != [source.rows, source.columns]:
             raise RuntimeError(f"{system} read {found[0]} rows, there are {source.rows}")
@@ -132,6 +137,12 @@ class Bench:
         values = scripts.values(place, name, case, system)
         modules = cold.modules(system, place.server)
         return cold.run(templates[system], values, folder=self.work, modules=modules)
+
+    def profile_once(self, case: Case, system: str) -> dict[str, float]:
+        """The shares of an operation's processor time."""
+        file = self.work / "perf.data"
+        dataclasses.replace(self, profile=str(file)).run_once(case, system, self.place(case.store))
+        return profiles.shares(file)
 
     def count_once(self, case: Case, system: str) -> dict[str, object]:
         """Requests and bytes of one operation; a small dataset is written once, not often."""
@@ -158,9 +169,12 @@ def _child(script: str, *arguments: str, path: Path | None = None) -> dict[str, 
     return figures
 
 
-def _order(case: Case, op: str, system: str, place: Place, name: str) -> dict[str, Any]:
+def _order(case: Case, op: str, system: str, place: Place, name: str, profile: str = "") -> dict[str, Any]:
     """Has one operation measured, by the DuckDB that has an S3 client where one is needed."""
-    value: dict[str, Any] = {"data": case.data, "op": op, "system": system, "name": name}
-    value["place"] = dataclasses.asdict(place)
     path = duckdb_httpfs.modules(system, place.server)
-    return _child("measure.py", json.dumps(value, default=str), path=path)
+    return _child("measure.py", _as_json(case, op, system, place, name, profile=profile), path=path)
+
+
+def _as_json(case: Case, op: str, system: str, place: Place, name: str, **more: str) -> str:
+    value = {"data": case.data, "op": op, "system": system, "place": dataclasses.asdict(place), "name": name, **more}
+    return json.dumps(value, default=str)

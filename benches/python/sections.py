@@ -25,6 +25,14 @@ def filled(text: str, name: str, lines: list[str]) -> str:
     return pattern.sub(lambda _: f"{begin}\n\n{body}\n\n{end}", text)
 
 
+def table(head: list[str], rows: list[list[str]], words: int = 1) -> list[str]:
+    """A markdown table, its columns of words to the left, those of figures to the right."""
+    if not rows:
+        return []
+    rule = [*["---"] * words, *["---:"] * (len(head) - words)]
+    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
+
+
 def _by_heading(lines: list[str]) -> dict[str, list[str]]:
     """Lines by the heading above them, without the empty ones at both ends."""
     parts: dict[str, list[str]] = {"": []}

@@ -1,8 +1,8 @@
 """Tables in Spark against their peers: ``make bench-spark``.
 
 Each system in a session of its own (``measure_spark_tables.py``), in turn, round after round. A ratio is the peer's
-seconds by those of pds within a round; the median, the lowest and the highest are printed as rows of a table. What
-the systems return has to be equal.
+seconds by those of pds within a round; the median, the lowest and the highest are printed as rows of a table, with the
+median for the processor time beside it. What the systems return has to be equal.
 
     make bench-spark
     make bench-spark ARGS='--rounds 3 --rows 600000'
@@ -40,6 +40,13 @@ def _run(system: str, rows: int, jars: str, folder: Path) -> dict[str, Any]:
         shutil.rmtree(place)
 
 
+def _ratios(rounds: list[dict[str, Any]], system: str, name: str, figure: str) -> list[float]:
+    """A peer's figure over that of pds, round by round; empty where the peer has no such operation."""
+    operation = PEER_OPERATION.get(name, name)
+    pairs = [(r[system][figure].get(operation), r["pds"][figure][name]) for r in rounds]
+    return [theirs / ours for theirs, ours in pairs if theirs is not None and ours > 0]
+
+
 def main() -> None:
     """Prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -58,15 +65,16 @@ def main() -> None:
             different = {n: (v, theirs[n]) for n, v in results["pds"]["seen"].items() if theirs.get(n, v) != v}
             if different:
                 raise RuntimeError(f"round {number}: pds and {system} differ: {different}")
-        rounds.append({system: result["seconds"] for system, result in results.items()})
-    print("| operation | pds, seconds | delta ÷ pds | parquet ÷ pds |\n| --- | --- | --- | --- |")
-    for name in rounds[0]["pds"]:
-        cells = [f"{statistics.median(r['pds'][name] for r in rounds):.2f}"]
+        rounds.append(results)
+    heads = [f"{what}{system} ÷ pds" for system in SYSTEMS[1:] for what in ("", "CPU: ")]
+    print(f"| operation | pds, seconds | {' | '.join(heads)} |\n| --- |{' ---: |' * (1 + len(heads))}")
+    for name in rounds[0]["pds"]["seconds"]:
+        cells = [f"{statistics.median(r['pds']['seconds'][name] for r in rounds):.2f}"]
         for system in SYSTEMS[1:]:
-            operation = PEER_OPERATION.get(name, name)
-            ratios = [r[system][operation] / r["pds"][name] for r in rounds if operation in r[system]]
-            spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
-            cells.append(f"{statistics.median(ratios):.2f}{spread}" if ratios else "")
+            times, cpu = (_ratios(rounds, system, name, figure) for figure in ("seconds", "cpu"))
+            spread = f" ({min(times):.2f} to {max(times):.2f})" if times else ""
+            cells.append(f"{statistics.median(times):.2f}{spread}" if times else "")
+            cells.append(f"{statistics.median(cpu):.2f}" if cpu else "")
         print(f"| {name} | {' | '.join(cells)} |")
 
 

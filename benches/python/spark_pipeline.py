@@ -4,7 +4,7 @@ Orders by id (customer, amount), the sums by customer and of these by country. T
 tasks, then so many orders change, at random: 0.01 %, 1 % and 10 %, which are read from Parquet. The peer reads all
 orders after the change from Parquet, computes both sums with ``groupBy`` and writes them as Parquet. Both results are
 compared. A ratio is the peer's seconds by those of the pipeline in the same session; the median, the lowest and the
-highest of the rounds.
+highest of the rounds, and the median for the processor time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from process_tree import cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
 
 import pds
 import pds.spark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHARES = (0.0001, 0.01, 0.1)
 COUNTRIES = 200
@@ -37,6 +42,13 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.log.level": "ERROR",
 }
+
+
+class Costs(NamedTuple):
+    """Seconds, and seconds of processor time of Python, the JVM and Spark's workers."""
+
+    wall: float
+    cpu: float
 
 
 def _orders(spark: SparkSession, rows: int, changed: list[int]) -> DataFrame:
@@ -76,8 +88,14 @@ def _check(spark: SparkSession, folder: Path, pipeline: pds.Pipeline) -> None:
         raise RuntimeError("the pipeline and Spark SQL differ")
 
 
-def _run(spark: SparkSession, rows: int, folder: Path) -> list[tuple[str, float, float, str]]:
-    """For the build and each update: its name, its seconds, those of the peer, and what took tasks."""
+def _timed(work: Callable[[], Any]) -> tuple[Any, Costs]:
+    before, start = cpu_seconds(), time.perf_counter()
+    result = work()
+    return result, Costs(time.perf_counter() - start, cpu_seconds() - before)
+
+
+def _run(spark: SparkSession, rows: int, folder: Path) -> list[tuple[str, Costs, Costs, str]]:
+    """For the build and each update: its name, its costs, those of the peer, and what took tasks."""
     measured = []
     with pds.Store((folder / "pds").as_uri()) as store:
         pipeline = _declare(store, spark)
@@ -91,12 +109,9 @@ def _run(spark: SparkSession, rows: int, folder: Path) -> list[tuple[str, float,
                 changed = pushed.where(f"xxhash64(key, {len(steps)}) % {steps[-1]} = 0")
                 changed.write.mode("overwrite").parquet(f"{folder}/changed")
                 pushed = spark.read.parquet(f"{folder}/changed")
-            start = time.perf_counter()
-            result = pipeline.update(orders=pds.Changes(pushed))
-            own = time.perf_counter() - start
-            start = time.perf_counter()
-            _recompute(spark, folder)
-            peer = time.perf_counter() - start
+            changes = pds.Changes(pushed)
+            result, own = _timed(lambda changes=changes: pipeline.update(orders=changes))
+            _, peer = _timed(lambda: _recompute(spark, folder))
             _check(spark, folder, pipeline)
             tasks = ", ".join(f"{name} {stage.tasks}" for name, stage in result.stages.items())
             measured.append(("build" if share is None else f"{share:.2%} changed", own, peer, tasks))
@@ -123,13 +138,14 @@ def main() -> None:
         finally:
             shutil.rmtree(folder)
     spark.stop()
-    print("| update | pipeline, seconds | Spark SQL ÷ pipeline | tasks |\n| --- | --- | --- | --- |")
+    print("| update | pipeline, seconds | Spark SQL ÷ pipeline | CPU | tasks |\n| --- | ---: | ---: | ---: | --- |")
     for measured in zip(*rounds, strict=True):
         name, _, _, tasks = measured[0]
-        ratios = sorted(peer / own for _, own, peer, _ in measured)
-        seconds = statistics.median(own for _, own, _, _ in measured)
+        ratios = sorted(peer.wall / own.wall for _, own, peer, _ in measured)
+        cpu = statistics.median(peer.cpu / max(own.cpu, 0.01) for _, own, peer, _ in measured)
+        seconds = statistics.median(own.wall for _, own, _, _ in measured)
         text = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"| {name} | {seconds:.2f} | {text} | {tasks} |")
+        print(f"| {name} | {seconds:.2f} | {text} | {cpu:.2f} | {tasks} |")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,14 @@ Not the same: pyiceberg asks its catalogue on the local disk even where the tabl
 has no table on S3; what it does there is done with bare Parquet files. Tables of many files are
 made of one small file under many names, and what names them is written as each system would have
 it: deltalake with a checkpoint, pyiceberg with one manifest, pds in segments.
+
+After an upsert, a merge or a compaction all values of the table are compared with what pyarrow makes
+of the same rows (``tables/changes.py``), and the change feed with the rows that came and went. lance
+merges in two commits, as it has no delete on a condition; pyiceberg's transaction is a delete and an
+upsert, its compaction an overwrite with all rows. DuckDB writes bare Parquet files anew, all rows.
+pds and lance leave the old rows of an upsert where they are, so that later reads skip them; the
+others write them anew. A change feed have pds, deltalake, which has to be asked for it when the
+table is created, and lance: it lists new rows and ids, and the old values are looked up by these.
 """
 
 from __future__ import annotations

@@ -31,42 +31,39 @@ class Ratio:
     figure: str = "wall"
 
 
-def _case(op: str, store: str, data: str = "lineitem") -> Case:
-    return Case(data, op, store)
+def _case(op: str, store: str, data: str = "lineitem", mode: str = "warm") -> Case:
+    return Case(data, op, store, mode)
 
 
 RATIOS = [
     Ratio("write, local disk, against remote-store", _case("write", "local"), "remote-store", 1.9),
-    Ratio("write, local disk, against polars", _case("write", "local"), "polars", 1.0),
+    Ratio("write, local disk, against polars", _case("write", "local"), "polars", 1.4),
     Ratio("write, S3 server, against remote-store", _case("write", "s3"), "remote-store", 2.2),
-    Ratio("write, S3 server, against polars", _case("write", "s3"), "polars", 1.0),
+    Ratio("write, S3 server, against polars", _case("write", "s3"), "polars", 1.4),
     Ratio("write, slow S3, against remote-store", _case("write", "slow"), "remote-store", 2.2),
-    Ratio("write, slow S3, against polars", _case("write", "slow"), "polars", 1.0),
+    Ratio("write, slow S3, against polars", _case("write", "slow"), "polars", 1.4),
+    Ratio("write 200 columns, local disk, against polars", _case("write", "local", "wide"), "polars", 1.1),
+    Ratio("write 200 columns, S3 server, against polars", _case("write", "s3", "wide"), "polars", 1.1),
+    Ratio("write long strings, S3 server, against polars", _case("write", "s3", "text"), "polars", 1.1),
+    Ratio("write long strings, S3 server, against pyarrow", _case("write", "s3", "text"), "pyarrow", 1.1),
     Ratio("CPU time of a write, against pyarrow", _case("write", "local"), "pyarrow", 1.0, "cpu"),
     Ratio("read whole, local disk, against remote-store", _case("read", "local"), "remote-store", 2),
     Ratio("read whole, local disk, against DuckDB", _case("read", "local"), "duckdb", 1.0),
-    Ratio(
-        "read 2 of 16 columns, local, against remote-store",
-        _case("columns", "local"),
-        "remote-store",
-        4.0,
-    ),
-    Ratio("read 2 of 16 columns, local, against polars", _case("columns", "local"), "polars", 1.0),
+    Ratio("read whole, local disk, against polars", _case("read", "local"), "polars", 1.2),
     Ratio("read whole, S3 server, against remote-store", _case("read", "s3"), "remote-store", 2.2),
-    Ratio("read whole, S3 server, against polars", _case("read", "s3"), "polars", 1.0),
-    Ratio(
-        "read 2 of 16 columns, S3, against remote-store",
-        _case("columns", "s3"),
-        "remote-store",
-        5.0,
+    Ratio("read whole, S3 server, against polars", _case("read", "s3"), "polars", 1.2),
+    Ratio("read 200 columns whole, local disk, against polars", _case("read", "local", "wide"), "polars", 1.1),
+    Ratio("read 200 columns whole, S3 server, against polars", _case("read", "s3", "wide"), "polars", 1.1),
+    Ratio("read 2 of 16 columns, local, against remote-store", _case("columns", "local"), "remote-store", 4.0),
+    Ratio("read 2 of 16 columns, S3, against remote-store", _case("columns", "s3"), "remote-store", 5.0),
+    *(
+        Ratio(f"read 2 of 16 columns, {title}{process}, against polars", case, "polars", 1.0)
+        for store, title in (("local", "local"), ("s3", "S3"))
+        for mode, process in (("warm", ""), ("cold", ", cold process"))
+        for case in (_case("columns", store, mode=mode),)
     ),
-    Ratio("read 2 of 16 columns, S3, against polars", _case("columns", "s3"), "polars", 1.0),
-    Ratio(
-        "small dataset, S3 server, against remote-store",
-        _case("small", "s3", "small"),
-        "remote-store",
-        3.0,
-    ),
+    Ratio("small dataset, S3 server, against remote-store", _case("small", "s3", "small"), "remote-store", 4.0),
+    Ratio("small dataset, S3 server, against one bare file", _case("small", "s3", "small"), "pyarrow", 1.0),
     Ratio("Spark's write, against df.write.parquet", _case("spark", "local", "spark"), "spark", 1.3),
 ]
 

@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use object_store::GetOptions;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use pds::dataset::{self, DatasetWrite, Layout, WriteTask};
 use pds::odf::Block;
@@ -16,7 +16,7 @@ use pds::parquet::options::WriteOptions;
 use pds::parquet::seal::Seal;
 use pds::store::Store;
 use pds::table::actions::{NewTable, create};
-use pds::table::{ListingLimits, Table, TableWriteOptions, delete, write};
+use pds::table::{ListingLimits, OpenedColumns, Table, TableWriteOptions, delete, write};
 use pds::testing::{faulty_memory, test_store};
 use pds::versions::commit::DEFAULT_TIMEOUT;
 
@@ -125,7 +125,12 @@ async fn files() -> Seeds {
         .set_dictionary_enabled(false)
         .set_writer_version(WriterVersion::PARQUET_2_0);
     let snappy = WriterProperties::builder().set_compression(Compression::SNAPPY);
-    for properties in [WriterProperties::builder(), deltas, snappy] {
+    let plain = WriterProperties::builder().set_dictionary_enabled(false);
+    let others = plain
+        .clone()
+        .set_column_encoding("id".into(), Encoding::BYTE_STREAM_SPLIT)
+        .set_column_encoding("text".into(), Encoding::DELTA_LENGTH_BYTE_ARRAY);
+    for properties in [WriterProperties::builder(), plain, deltas, others, snappy] {
         let properties = Some(properties.build());
         let mut writer =
             ArrowWriter::try_new(Vec::new(), batch.schema(), properties).expect("a writer");
@@ -172,11 +177,18 @@ async fn write_table(store: &Store) -> pds::Result<()> {
             merge_schema: false,
             sort_by: None,
             threads: None,
+            opened: OpenedColumns::default(),
         };
         write(&table, reader(rows(first * 100)), &how).await?;
     }
     for filter in ["id BETWEEN 20 AND 30", "id % 2 = 1", "text = 'text 1'"] {
-        delete(&table, &filter.into(), DEFAULT_TIMEOUT).await?;
+        delete(
+            &table,
+            &filter.into(),
+            OpenedColumns::default(),
+            DEFAULT_TIMEOUT,
+        )
+        .await?;
     }
     Ok(())
 }

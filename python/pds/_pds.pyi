@@ -1,5 +1,5 @@
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from pds.engine_types import (
     DatasetIdFields,
     DatasetVerifyFields,
     DeltaExportFields,
+    ExpiredFields,
     FactFields,
     IcebergExportFields,
     IdentityFields,
@@ -34,6 +35,7 @@ from pds.engine_types import (
     NewWrite,
     Node,
     Options,
+    PartSelection,
     RangePlanFields,
     ScanPlanFields,
     SortPlanFields,
@@ -57,11 +59,15 @@ __all__ = [
     "BlockHandle",
     "ChainHandle",
     "ImportHandle",
+    "ItemStream",
+    "NestedRows",
     "OpenDataset",
     "PartIndex",
     "PipelineHandle",
     "PreviewHandle",
     "ProgressHandle",
+    "RowCalls",
+    "RowValues",
     "Scan",
     "SharedIngestHandle",
     "StagedPart",
@@ -75,12 +81,15 @@ __all__ = [
     "attach_dataset",
     "attach_table",
     "begin_staged",
+    "begin_vacuum",
     "begin_write",
     "check_contract",
     "check_graph",
     "check_iceberg_location",
     "check_key",
+    "check_merge",
     "check_options",
+    "check_same_names",
     "check_schema",
     "clean_dataset",
     "commit_changes",
@@ -100,7 +109,9 @@ __all__ = [
     "drop_column",
     "drop_table",
     "enable_logging",
+    "end_vacuum",
     "event_schema",
+    "exact_array",
     "export_delta",
     "export_iceberg",
     "find_deletes",
@@ -112,10 +123,15 @@ __all__ = [
     "is_key_range",
     "list_datasets",
     "list_tables",
+    "list_values",
+    "make_dicts",
+    "make_lists",
     "manifest_to_json",
     "mask_option",
     "matched_source_rows",
+    "matched_table_rows",
     "merge_task",
+    "name_columns",
     "new_identity",
     "normalize_path",
     "open_dataset",
@@ -133,6 +149,7 @@ __all__ = [
     "range_task",
     "read_dataset",
     "read_manifest",
+    "remove_expired",
     "remove_from_pipeline",
     "rename_column",
     "rename_in_pipeline",
@@ -155,6 +172,7 @@ __all__ = [
     "table_exists",
     "tag_pipeline",
     "to_stored_types",
+    "unmatched_task",
     "update_pipeline",
     "vacuum_pipeline",
     "verify_dataset",
@@ -164,6 +182,7 @@ __all__ = [
     "write_dataset",
     "write_task_slice",
     "writer_task",
+    "writer_task_with_columns",
 ]
 
 DATAFUSION_VERSION: int
@@ -175,6 +194,45 @@ class ProgressHandle:
     def enter(self) -> None: ...
     def exit(self) -> None: ...
     def counts(self) -> CountFields: ...
+
+@final
+class NestedRows:
+    @property
+    def size(self) -> int: ...
+    @staticmethod
+    def of(field: pa.Field[Any]) -> NestedRows | None: ...
+    def append(self, value: object) -> bool: ...
+    def finish(self) -> pa.Array[Any] | None: ...
+    def take_back(self) -> pa.Array[Any] | None: ...
+
+@final
+class RowValues:
+    def __new__(cls, cursor: object) -> RowValues: ...
+    def __iter__(self) -> RowValues: ...
+    def __next__(self) -> object: ...
+    def check(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class RowCalls:
+    group: int
+    def __new__(
+        cls,
+        function: Callable[..., object],
+        generator: type,
+        iterate: Callable[..., object],
+        check_pair: Callable[..., object],
+        key: object,
+        value: object,
+    ) -> RowCalls: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def pairs(self) -> object: ...
+    def take_groups(self) -> pa.Array[Any]: ...
+    def take(self, pairs: object, rows: int, size: int) -> bool: ...
+    def call(self, chunk: object, end: int, rows: int, size: int) -> bool: ...
+    def close(self) -> None: ...
 
 @final
 class StoredFile:
@@ -233,6 +291,8 @@ class PartIndex:
     def sizes(self) -> list[int]: ...
     @property
     def rows(self) -> list[int]: ...
+    @property
+    def row_groups(self) -> list[int]: ...
     def to_bytes(self) -> builtins.bytes: ...
     @staticmethod
     def from_bytes(data: builtins.bytes) -> PartIndex: ...
@@ -245,6 +305,12 @@ class OpenDataset:
     @property
     def schema(self) -> pa.Schema: ...
     def scan(self, columns: list[str] | None, predicate: str | Predicate | None = None) -> Scan: ...
+
+@final
+class ItemStream:
+    def __new__(cls, items: Iterable[object]) -> ItemStream: ...
+    def __iter__(self) -> ItemStream: ...
+    def __next__(self) -> object: ...
 
 @final
 class Scan:
@@ -473,9 +539,16 @@ def split_scan_of_files(
 def open_scan_task(store: StoreHandle, path: str, task: bytes) -> TableHandle: ...
 def with_columns(snapshot: TableHandle, task: bytes) -> TableHandle: ...
 def writer_task(snapshot: TableHandle) -> bytes: ...
+def writer_task_with_columns(task: bytes, schema: pa.Schema) -> bytes: ...
 def begin_staged(
     snapshot: TableHandle, predicate: str | Predicate | None, options: Options, commit: CommitOptions
 ) -> tuple[CommitFields | None, TableHandle]: ...
+def name_columns(snapshot: TableHandle, opened: TableHandle, predicate: str | Predicate | None) -> TableHandle: ...
+def check_same_names(snapshot: TableHandle, opened: TableHandle, predicate: str | Predicate | None) -> None: ...
+def list_values(array: pa.Array[Any]) -> list[Any] | None: ...
+def make_dicts(names: list[str], columns: list[list[Any]], valid: list[bool] | None) -> list[Any]: ...
+def make_lists(items: list[Any], lengths: list[int | None]) -> list[Any]: ...
+def exact_array(values: list[Any], field: pa.Field[Any]) -> pa.Array[Any] | None: ...
 def stage_rows(
     store: StoreHandle,
     path: str,
@@ -491,6 +564,9 @@ def commit_staged(
     lists: list[bytes],
     overwrite: bool,
     predicate: str | Predicate | None,
+    searched: TableHandle | None,
+    messages: list[bytes],
+    new_columns: list[str],
     options: Options,
     commit: CommitOptions,
 ) -> tuple[CommitFields, TableHandle]: ...
@@ -503,7 +579,10 @@ def split_targets(
 ) -> TargetTaskFields: ...
 def find_deletes(store: StoreHandle, path: str, task: bytes, predicate: str | Predicate) -> bytes: ...
 def find_upserts(store: StoreHandle, path: str, part: MergePart) -> bytes: ...
-def merge_task(store: StoreHandle, path: str, part: MergePart, threads: int | None) -> bytes: ...
+def check_merge(opened: TableHandle, part: MergePart) -> None: ...
+def merge_task(store: StoreHandle, path: str, part: MergePart, reports_matches: bool, threads: int | None) -> bytes: ...
+def matched_table_rows(messages: list[bytes], targets: list[bytes]) -> list[bytes]: ...
+def unmatched_task(store: StoreHandle, path: str, part: MergePart, matched: bytes, threads: int | None) -> bytes: ...
 def matched_source_rows(messages: list[bytes]) -> bytes: ...
 def insert_task(store: StoreHandle, path: str, part: MergePart, matched: bytes, threads: int | None) -> bytes: ...
 def commit_changes(
@@ -535,6 +614,15 @@ def rewrite_task(store: StoreHandle, path: str, task: bytes, options: Options, t
 def commit_rewrites(
     snapshot: TableHandle, messages: list[bytes], options: Options, timeout: float
 ) -> tuple[CommitFields, TableHandle] | None: ...
+def begin_vacuum(snapshot: TableHandle, retention: float, timeout: float) -> ExpiredFields: ...
+def remove_expired(
+    store: StoreHandle,
+    path: str,
+    vacuum: tuple[int, str],
+    files: list[str],
+    manifests: list[tuple[str, str | None]],
+) -> None: ...
+def end_vacuum(snapshot: TableHandle, retention: float) -> None: ...
 def attach_table(table: TableHandle, timeout: float) -> ChainHandle: ...
 def attach_dataset(store: StoreHandle, key: str, timeout: float) -> ChainHandle: ...
 def new_identity() -> IdentityFields: ...
@@ -578,7 +666,7 @@ def scan_part(
     store: StoreHandle,
     key: str,
     manifest: str,
-    index: int,
+    part: PartSelection,
     columns: list[str] | None,
     known: PartIndex | None = None,
 ) -> Scan: ...

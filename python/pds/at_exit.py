@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from pds import _pds
 from pds.errors import RemoteStoreError
 
 if TYPE_CHECKING:
@@ -38,17 +39,19 @@ _ending_thread: int | None = None
 def stop_at_exit(items: Iterator[Item]) -> Iterator[Item]:
     """Yield the items. When the interpreter ends, another thread that asks for the next one gets an error.
 
-    An error, and not the end of the items: to whoever reads them, these would be all.
+    An error, and not the end of the items: to whoever reads them, these would be all. For the same reason every call
+    after one that raised does, too.
 
     Raises:
         RemoteStoreError: The interpreter ends.
+        InvalidInput: An earlier call raised an exception, or was interrupted.
     """
     if _ending_thread is not None:
         # A function that `atexit` calls begins to read.
-        return items
+        return cast("Iterator[Item]", _pds.ItemStream(items))
     stream = cast("GeneratorType[Any, None, None]", _yield_items(items))
     _streams.add(weakref.ref(stream, _streams.discard))
-    return stream
+    return cast("Iterator[Item]", _pds.ItemStream(stream))
 
 
 def _yield_items(items: Iterator[Item]) -> Iterator[Item]:

@@ -269,7 +269,8 @@ class ParquetDatasetStore(Summarized):
                 all rows.
             key: An alias of `dataset_key`.
 
-        The errors are those of `read_dataset`. The stream raises the errors of the data while it is read.
+        The errors are those of `read_dataset`. The stream raises the errors of the data while it is read, and after an
+        error or Ctrl-C InvalidInput: begin a new one.
         """
         paths = check_column_paths(columns)
         check_where(where)
@@ -287,6 +288,7 @@ class ParquetDatasetStore(Summarized):
         index: int,
         columns: Sequence[str] | None = None,
         *,
+        share: tuple[int, int] | None = None,
         part_index: PartIndex | None = None,
     ) -> pa.RecordBatchReader:
         """Read one part of the dataset that `manifest` describes, as a stream of batches.
@@ -296,6 +298,9 @@ class ParquetDatasetStore(Summarized):
             manifest: The manifest of the dataset. A read of another dataset at the key fails.
             index: The position of the part in the manifest, from 0.
             columns: As for `read_dataset`.
+            share: Of a large part the rows that one of several readers reads: `(0, 3)` is the first of three shares.
+                A part is split between row groups, by bytes. The rows of all shares, one after the other, are those of
+                the part; a share may have none. Defaults to all rows.
             part_index: The result of `index_parts` for the manifest. Without it, the footers of all parts are
                 read if the part itself does not prove its position. Pass it when you read many parts of a
                 dataset one by one.
@@ -305,9 +310,9 @@ class ParquetDatasetStore(Summarized):
             PartCorrupted: The part is not the part that was written at this position.
             InvalidInput, NotFound: As for `read_dataset`.
         """
-        json, number, pages = check_part(manifest, index, part_index)
+        json, part, known = check_part(manifest, index, share, part_index)
         paths = check_column_paths(columns)
-        scan = _pds.scan_part(self._handle, resolve_key(key, None), json, number, paths, pages)
+        scan = _pds.scan_part(self._handle, resolve_key(key, None), json, part, paths, known)
         return _make_reader(scan)
 
     def index_parts(self, key: str, manifest: DatasetManifest) -> PartIndex:

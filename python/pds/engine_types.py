@@ -57,6 +57,13 @@ class DatasetVerifyFields(TypedDict):
     checksummed_parts: int
 
 
+class PartSelection(Protocol):
+    @property
+    def index(self) -> int: ...
+    @property
+    def share(self) -> tuple[int, int] | None: ...
+
+
 class Options(Protocol):
     @property
     def compression(self) -> str: ...
@@ -193,6 +200,12 @@ class VacuumFields(TypedDict):
     files: list[str]
     manifests: list[str]
     bytes: int
+
+
+class ExpiredFields(VacuumFields):
+    e_tags: list[str | None]
+    version: int
+    commit_id: str
 
 
 class CommitOptions(Protocol):

@@ -151,7 +151,7 @@ class TransactionExpired(CommitConflict):
 
 
 class VersionExpired(NotFound):
-    """A vacuum removed this version of the table or dataset."""
+    """A vacuum removed this version of the table or dataset, or the table was dropped and created again."""
 
 
 class DefinitionChanged(InvalidInput):

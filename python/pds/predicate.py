@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -55,25 +55,31 @@ def _evaluate(expression: pc.Expression, batches: list[pa.RecordBatch], schema: 
     return result
 
 
-def _is_null_dictionary(data_type: pa.DataType) -> bool:
-    return pa.types.is_dictionary(data_type) and pa.types.is_null(data_type.value_type)
+def _replaced_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of the values for dictionaries by which pyarrow crashes.
+
+    It crashes when it prunes by dictionaries of nulls, and when it compares one of large strings or binaries with null.
+    """
+    if pa.types.is_dictionary(data_type):
+        values = data_type.value_type
+        if pa.types.is_null(values) or pa.types.is_large_string(values) or pa.types.is_large_binary(values):
+            return values
+    return data_type
 
 
 def _replace_types(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with the type null for dictionaries of nulls: pyarrow crashes when it prunes by them."""
     for position, field in enumerate(schema):
-        if _is_null_dictionary(field.type):
-            schema = schema.set(position, field.with_type(pa.null()))
+        schema = schema.set(position, field.with_type(_replaced_type(field.type)))
     return schema
 
 
 def _replace_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if not any(_is_null_dictionary(column.type) for column in batch.columns):
-        return batch
+    schema = _replace_types(batch.schema)
     columns: list[Any] = [
-        pa.nulls(batch.num_rows) if _is_null_dictionary(column.type) else column for column in batch.columns
+        cast("pa.DictionaryArray[Any, Any]", column).dictionary_decode() if column.type != field.type else column
+        for column, field in zip(batch.columns, schema, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_replace_types(batch.schema))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def find_columns(expression: pc.Expression, schema: pa.Schema) -> list[str]:

@@ -23,7 +23,10 @@ def read_scan(scan: _pds.Scan) -> Iterator[pa.RecordBatch]:
 
 
 def make_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Return batches as a stream, which threads of other libraries may read; it fails when the interpreter ends."""
+    """Return batches as a stream, which threads of other libraries may read.
+
+    It fails when the interpreter ends, and at every call after one that failed or was interrupted: see `stop_at_exit`.
+    """
     return pa.RecordBatchReader.from_batches(schema, stop_at_exit(batches))
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pds.errors import InvalidType
 from pds.inputs import convert_pandas, is_pandas_frame, keep_cause, read_batches, refuse_data, refuse_stream
+from pds.readers import make_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def arrow_stream(data: object) -> pa.Table | pa.RecordBatchReader:
     if not any(_has_fixed_children(field.type) for field in data.schema):
         return data
     batches = data.to_batches() if isinstance(data, pa.Table) else read_batches(data)
-    return pa.RecordBatchReader.from_batches(data.schema, (compact_batch(batch) for batch in batches))
+    return make_reader(data.schema, (compact_batch(batch) for batch in batches))
 
 
 @contextlib.contextmanager

@@ -1,13 +1,24 @@
 //! Changes of a table's columns.
 
 use pds::table::SetExports;
-use pds::table::actions::Alter;
+use pds::table::actions::{Alter, AlterOpened};
 use pyo3::prelude::*;
 
 use crate::commits::CommitFields;
 use crate::handle::TableHandle;
 use crate::input::extract_schema;
 use crate::runtime::into_py_result;
+
+/// Commits a change of columns that go by the names of the snapshot.
+fn commit(
+    py: Python<'_>,
+    table: &TableHandle,
+    alter: Alter,
+    timeout: f64,
+) -> PyResult<(CommitFields, TableHandle)> {
+    let opened = table.opened();
+    table.commit_change(py, AlterOpened { alter, opened }, timeout)
+}
 
 /// Adds the only column of `schema` to the table.
 #[pyfunction]
@@ -18,7 +29,7 @@ fn add_column(
     timeout: f64,
 ) -> PyResult<(CommitFields, TableHandle)> {
     let field = extract_schema(schema)?.field(0).clone();
-    table.commit_change(py, Alter::Add(field), timeout)
+    commit(py, table, Alter::Add(field), timeout)
 }
 
 /// Widens a column to the type that the only column of `schema` gives it.
@@ -31,7 +42,7 @@ fn widen(
 ) -> PyResult<(CommitFields, TableHandle)> {
     let field = extract_schema(schema)?.field(0).clone();
     let (column, to) = (field.name().clone(), field.data_type().clone());
-    table.commit_change(py, Alter::Widen { column, to }, timeout)
+    commit(py, table, Alter::Widen { column, to }, timeout)
 }
 
 /// Renames a column.
@@ -43,7 +54,7 @@ fn rename_column(
     to: String,
     timeout: f64,
 ) -> PyResult<(CommitFields, TableHandle)> {
-    table.commit_change(py, Alter::Rename { column, to }, timeout)
+    commit(py, table, Alter::Rename { column, to }, timeout)
 }
 
 /// Drops a column.
@@ -54,7 +65,7 @@ fn drop_column(
     column: String,
     timeout: f64,
 ) -> PyResult<(CommitFields, TableHandle)> {
-    table.commit_change(py, Alter::Drop { column }, timeout)
+    commit(py, table, Alter::Drop { column }, timeout)
 }
 
 /// Reorders the columns; `columns` names all of them.
@@ -65,7 +76,7 @@ fn reorder(
     columns: Vec<String>,
     timeout: f64,
 ) -> PyResult<(CommitFields, TableHandle)> {
-    table.commit_change(py, Alter::Reorder { columns }, timeout)
+    commit(py, table, Alter::Reorder { columns }, timeout)
 }
 
 /// Sets the formats to which every commit is exported.

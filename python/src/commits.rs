@@ -1,9 +1,11 @@
 //! Arguments and results of table commits.
 
+use std::sync::Arc;
+
 use pds::Error;
 use pds::table::Committed;
 use pds::table::format::{DataFile, TableManifest};
-use pds::table::{Clause, ClauseAction, ClauseKind, TableWriteOptions};
+use pds::table::{Clause, ClauseAction, ClauseKind, OpenedColumns, TableWriteOptions};
 use pds::versions::RequiredVersion;
 use pyo3::prelude::*;
 
@@ -43,7 +45,7 @@ impl PyCommitOptions {
         py: Python<'_>,
         options: &PyWriteOptions,
         input_in_memory: bool,
-        opened: &TableManifest,
+        opened: &Arc<TableManifest>,
     ) -> PyResult<TableWriteOptions> {
         let is_opened = |version| opened.version == version;
         let if_version = self.if_version.map(|version| RequiredVersion {
@@ -54,6 +56,7 @@ impl PyCommitOptions {
             input_in_memory,
             idempotency_key: self.idempotency_key,
             if_version,
+            opened: OpenedColumns::of(opened),
             ..rewrite_options(py, options, self.timeout)?
         })
     }
@@ -75,6 +78,7 @@ pub(crate) fn rewrite_options(
         timeout: into_py_result(py, parse_seconds("commit_timeout", timeout))?,
         sort_by: None,
         threads: None,
+        opened: OpenedColumns::default(),
     })
 }
 

@@ -22,7 +22,7 @@ use futures::stream;
 use pds::clock::SystemClock;
 use pds::table::format::TableManifest;
 use pds::table::{
-    self, BatchStream, Predicate, ScanOptions, Table, TableColumns, TaskSizes, parse_task,
+    self, BatchStream, Predicate, ScanOptions, Table, TableColumns, TaskSizes, parse_scan_task,
 };
 use pds::{Error, Result};
 use pyo3::prelude::*;
@@ -230,7 +230,7 @@ type Message = Result<Option<RecordBatch>>;
 
 impl Partition {
     async fn open(&self) -> Result<BatchStream> {
-        let manifest = Arc::new(parse_task(&self.task)?);
+        let manifest = Arc::new(parse_scan_task(&self.task)?);
         let filter = match &self.predicate {
             None => None,
             Some(predicate) => {

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use pds::Result;
 use pds::clock::SystemClock;
 use pds::table::format::{DataFile, TableManifest};
-use pds::table::{Committed, ScanOptions};
-use pds::table::{Filter, Table, TableColumns};
+use pds::table::{
+    Committed, Filter, OpenedColumns, ScanOptions, Table, TableColumns, TableWriteOptions,
+};
+use pds::versions::Tag;
 use pds::versions::commit::{Change, commit};
 use pyo3::prelude::*;
 
-use crate::commits::CommitFields;
+use crate::commits::{CommitFields, rewrite_options};
+use crate::dataset::PyWriteOptions;
 use crate::input::parse_seconds;
 use crate::predicate::extract_predicate;
 use crate::progress::of_thread;
@@ -32,6 +35,24 @@ impl TableHandle {
     /// The table of the snapshot.
     pub(crate) fn table(&self) -> Result<Table> {
         Table::new(self.store.store()?, &self.path)
+    }
+
+    /// The columns of the snapshot, by which names in the caller's arguments are meant.
+    pub(crate) fn opened(&self) -> OpenedColumns {
+        OpenedColumns::of(&self.manifest)
+    }
+
+    /// The options of a rewrite by a caller who has read the snapshot.
+    pub(crate) fn rewrite_options(
+        &self,
+        py: Python<'_>,
+        options: &PyWriteOptions,
+        timeout: f64,
+    ) -> PyResult<TableWriteOptions> {
+        Ok(TableWriteOptions {
+            opened: self.opened(),
+            ..rewrite_options(py, options, timeout)?
+        })
     }
 
     /// Builds the filter of a predicate for the columns of the snapshot; None without a predicate.
@@ -93,6 +114,16 @@ impl TableHandle {
         if scan.filter.is_none() {
             let rows = self.manifest.stored_rows();
             progress.expect_rows(rows.min(scan.limit.unwrap_or(u64::MAX)));
+        }
+    }
+
+    /// Tags a version, or removes the tag if `version` is None. That of the snapshot has to be of its commit.
+    pub(crate) fn new_tag(&self, name: String, version: Option<u64>) -> Tag {
+        let is_own = version == Some(self.manifest.version);
+        Tag {
+            name,
+            version,
+            commit_id: is_own.then(|| self.manifest.commit_id.clone()),
         }
     }
 

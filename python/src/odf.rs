@@ -12,11 +12,12 @@
 use std::sync::Arc;
 
 use chrono::DateTime;
+use pds::attach;
 use pds::odf::{
     self, Attached, Block, BlockSelector, Chain, ChainView, DatasetId, DatasetKind, IngestOptions,
     Multihash, SourceState,
 };
-use pds::table::ScanOptions;
+use pds::table::{ScanOptions, external_snapshot};
 use pds::{Error, ErrorKind, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -331,7 +332,9 @@ impl ChainHandle {
         micros: Option<i64>,
     ) -> PyResult<TableHandle> {
         let view = self.view(py, at, micros)?;
-        let (_, manifest) = run(py, move || async move { view.snapshot().await })?;
+        let manifest = run(py, move || async move {
+            external_snapshot(&view.files().await?)
+        })?;
         Ok(TableHandle {
             store: self.store.clone_handle(),
             path: self.path.clone(),
@@ -423,7 +426,7 @@ fn attach_table(py: Python<'_>, table: &TableHandle, timeout: f64) -> PyResult<C
     let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
     let engine_table = into_py_result(py, table.table())?;
     let attached = run(py, move || async move {
-        odf::attach_table(&engine_table, timeout).await
+        attach::attach_table(&engine_table, timeout).await
     })?;
     Ok(ChainHandle::attached(table.store.clone_handle(), attached))
 }
@@ -439,7 +442,7 @@ fn attach_dataset(
     let timeout = into_py_result(py, parse_seconds("timeout", timeout))?;
     let engine_store = into_py_result(py, store.store())?;
     let attached = run(py, move || async move {
-        odf::attach_dataset(&engine_store, &key, timeout).await
+        attach::attach_dataset(&engine_store, &key, timeout).await
     })?;
     Ok(ChainHandle::attached(store.clone_handle(), attached))
 }

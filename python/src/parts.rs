@@ -113,6 +113,12 @@ impl PartIndex {
         self.0.entries.iter().map(|part| part.rows).collect()
     }
 
+    /// The number of row groups of each part.
+    #[getter]
+    fn row_groups(&self) -> Vec<u64> {
+        self.0.entries.iter().map(|part| part.row_groups).collect()
+    }
+
     fn __len__(&self) -> usize {
         self.0.entries.len()
     }

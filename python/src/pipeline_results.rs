@@ -1,6 +1,6 @@
 //! Results of operations on pipelines: dicts in Python, for the dataclasses of `pds.producers.results`.
 
-use pds::producers::{NodeReport, UpdateReport};
+use pds::producers::{ChangeCounts, NodeReport, UpdateReport};
 use pyo3::prelude::*;
 
 /// What an update did to a source or stage; a dict in Python.
@@ -49,6 +49,32 @@ impl From<UpdateReport> for UpdateFields {
             commit_id: report.commit_id.as_str().to_owned(),
             replayed: report.is_replayed,
             nodes: report.nodes.into_iter().map(NodeFields::from).collect(),
+        }
+    }
+}
+
+/// How many rows and keys of a source or stage an update changes; a dict in Python.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct ChangeCountFields {
+    name: String,
+    keys_added: u64,
+    keys_updated: u64,
+    keys_deleted: u64,
+    rows_added: u64,
+    rows_updated: u64,
+    rows_deleted: u64,
+}
+
+impl From<ChangeCounts> for ChangeCountFields {
+    fn from(counts: ChangeCounts) -> Self {
+        Self {
+            name: counts.name,
+            keys_added: counts.keys_added,
+            keys_updated: counts.keys_updated,
+            keys_deleted: counts.keys_deleted,
+            rows_added: counts.rows_added,
+            rows_updated: counts.rows_updated,
+            rows_deleted: counts.rows_deleted,
         }
     }
 }

@@ -103,7 +103,12 @@ fn tag_pipeline(
     let pipeline = into_py_result(py, store.store().and_then(|s| Pipeline::new(s, &path)))?;
     let timeout = into_py_result(py, parse_seconds("commit_timeout", commit_timeout))?;
     let committed = run(py, move || async move {
-        commit(&pipeline, &Tag { name, version }, timeout).await
+        let tag = Tag {
+            name,
+            version,
+            commit_id: None,
+        };
+        commit(&pipeline, &tag, timeout).await
     })?;
     Ok(committed.version)
 }

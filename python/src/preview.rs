@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pds::Error;
-use pds::producers::{self, ChangeCounts, Preview};
+use pds::producers::{self, Preview};
 use pds::sync::mutex;
 use pyo3::prelude::*;
 
 use crate::error::to_python;
 use crate::pipeline::{PipelineHandle, PyChanges, PyNode, PyUpdateOptions, UpdateInput};
-use crate::pipeline_results::UpdateFields;
+use crate::pipeline_results::{ChangeCountFields, UpdateFields};
 use crate::runtime::run;
 use crate::store::StoreHandle;
 
@@ -36,32 +36,6 @@ impl PreviewHandle {
 fn ended_error(py: Python<'_>) -> PyErr {
     let error = Error::invalid("the preview was committed or discarded; make another one");
     to_python(py, &error)
-}
-
-/// How many rows and keys of a source or stage an update changes; a dict in Python.
-#[derive(Debug, IntoPyObject)]
-struct ChangeCountFields {
-    name: String,
-    keys_added: u64,
-    keys_updated: u64,
-    keys_deleted: u64,
-    rows_added: u64,
-    rows_updated: u64,
-    rows_deleted: u64,
-}
-
-impl From<ChangeCounts> for ChangeCountFields {
-    fn from(counts: ChangeCounts) -> Self {
-        Self {
-            name: counts.name,
-            keys_added: counts.keys_added,
-            keys_updated: counts.keys_updated,
-            keys_deleted: counts.keys_deleted,
-            rows_added: counts.rows_added,
-            rows_updated: counts.rows_updated,
-            rows_deleted: counts.rows_deleted,
-        }
-    }
 }
 
 #[pymethods]

@@ -20,16 +20,21 @@ pub(crate) struct PyProducer {
     pub(crate) function: Py<PyAny>,
 }
 
-/// The error of a feed, which passes Python as text only.
-type FeedError = Arc<Mutex<Option<Error>>>;
+/// What became of the feeds of a call.
+#[derive(Debug, Default)]
+struct FeedState {
+    /// The first error of a feed, which passes Python as text only.
+    failure: Option<Error>,
+    /// How many feeds are not read to their end.
+    unread: usize,
+}
+
+type Feeds = Arc<Mutex<FeedState>>;
 
 impl Produce for PyProducer {
     fn produce(&self, feeds: Vec<Rows>, _: usize) -> Result<EmittedRows> {
-        let failure = FeedError::default();
-        let feeds: Vec<Rows> = feeds
-            .into_iter()
-            .map(|feed| watch(feed, &failure))
-            .collect();
+        let state = Feeds::default();
+        let feeds: Vec<Rows> = feeds.into_iter().map(|feed| watch(feed, &state)).collect();
         let started = Python::attach(|py| {
             let readers = feeds
                 .into_iter()
@@ -38,8 +43,11 @@ impl Produce for PyProducer {
             let iterable = self.function.bind(py).call1((readers,))?;
             Ok(iterable.try_iter()?.unbind())
         });
-        let batches = started.map_err(|e| cause_of(e, &failure))?;
-        Ok(Box::new(EmittedBatches { batches, failure }))
+        let batches = started.map_err(|e| cause_of(e, &state))?;
+        Ok(Box::new(EmittedBatches {
+            batches,
+            feeds: state,
+        }))
     }
 }
 
@@ -57,8 +65,8 @@ struct PyPreservePass {
 
 impl Preserve for PyPreserve {
     fn begin(&self, rows: Rows, state: Option<&Value>) -> Result<Box<dyn PreservePass>> {
-        let failure = FeedError::default();
-        let rows = watch(rows, &failure);
+        let feeds = Feeds::default();
+        let rows = watch(rows, &feeds);
         let state = state.map(Value::to_string);
         let started = Python::attach(|py| {
             let reader = PyRecordBatchReader::new(rows).into_pyarrow(py)?;
@@ -66,10 +74,10 @@ impl Preserve for PyPreserve {
             let batches = pass.try_iter()?.unbind();
             Ok((pass.unbind(), batches))
         });
-        let (pass, batches) = started.map_err(|e| cause_of(e, &failure))?;
+        let (pass, batches) = started.map_err(|e| cause_of(e, &feeds))?;
         Ok(Box::new(PyPreservePass {
             pass,
-            batches: EmittedBatches { batches, failure },
+            batches: EmittedBatches { batches, feeds },
         }))
     }
 }
@@ -93,32 +101,63 @@ impl PreservePass for PyPreservePass {
     }
 }
 
-/// The feed, whose error is kept.
-fn watch(feed: Rows, failure: &FeedError) -> Rows {
-    let (schema, failure) = (feed.schema(), Arc::clone(failure));
-    let batches = feed.map(move |batch| match batch {
-        Err(ArrowError::ExternalError(source)) => {
-            let text = source.to_string();
-            if let Ok(error) = source.downcast::<Error>() {
-                *lock(&failure) = Some(*error);
+/// The feed, whose end or first error is noted.
+fn watch(mut feed: Rows, feeds: &Feeds) -> Rows {
+    let (schema, feeds) = (feed.schema(), Arc::clone(feeds));
+    lock(&feeds).unread += 1;
+    let mut has_ended = false;
+    let batches = std::iter::from_fn(move || match feed.next() {
+        None => {
+            if !std::mem::replace(&mut has_ended, true) {
+                lock(&feeds).unread -= 1;
             }
-            Err(ArrowError::ComputeError(text))
+            None
         }
-        other => other,
+        Some(Ok(batch)) => Some(Ok(batch)),
+        Some(Err(error)) => {
+            let (error, text) = match error {
+                ArrowError::ExternalError(source) => {
+                    let text = source.to_string();
+                    let error = source.downcast::<Error>().map(|error| *error);
+                    (error.unwrap_or_else(|_| Error::other(&text)), text)
+                }
+                error => {
+                    let text = error.to_string();
+                    (Error::from_cause(error), text)
+                }
+            };
+            lock(&feeds).failure.get_or_insert(error);
+            Some(Err(ArrowError::ComputeError(text)))
+        }
     });
     Box::new(RecordBatchIterator::new(batches, schema))
 }
 
 /// The error of the feed that an exception passes on, or the exception.
-fn cause_of(exception: PyErr, failure: &FeedError) -> Error {
-    let of_feed = lock(failure).take();
+fn cause_of(exception: PyErr, feeds: &Feeds) -> Error {
+    let of_feed = lock(feeds).failure.take();
     of_feed.unwrap_or_else(|| from_python(exception))
 }
 
 /// The batches that a function gives.
 struct EmittedBatches {
     batches: Py<PyIterator>,
-    failure: FeedError,
+    feeds: Feeds,
+}
+
+impl EmittedBatches {
+    /// Fails if the function has ended and its feeds have not: what it gave is not all.
+    fn check_feeds(&self) -> Result<()> {
+        let mut feeds = lock(&self.feeds);
+        if let Some(error) = feeds.failure.take() {
+            return Err(error);
+        }
+        if feeds.unread > 0 {
+            let message = "internal error: a function ended before it had read all of its rows";
+            return Err(Error::other(message));
+        }
+        Ok(())
+    }
 }
 
 impl Iterator for EmittedBatches {
@@ -131,7 +170,10 @@ impl Iterator for EmittedBatches {
             let batch = next.map(|batch| batch.extract::<PyRecordBatch>());
             Ok(batch.transpose()?.map(PyRecordBatch::into_inner))
         });
-        next.map_err(|e| cause_of(e, &self.failure)).transpose()
+        match next {
+            Ok(None) => self.check_feeds().err().map(Err),
+            next => next.map_err(|e| cause_of(e, &self.feeds)).transpose(),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Streams of batches to Python: each call returns one batch, so that it can be interrupted and raises its own error.
+//! Later calls raise, too: a batch may be lost with the one that was interrupted.
 //!
 //! A [`Scan`] belongs to the process that began it, whose threads send its batches. Reading it in a forked child is an
 //! error of the kind `InvalidInput`; dropping it there leaves the parent's work alone.
@@ -7,18 +8,21 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use pds::Error;
-use pds::dataset::{self, DatasetManifest};
+use pds::dataset::{self, DatasetManifest, FileShare, PartSelection};
 use pds::parquet::types::{convert_batch, storage_schema};
 use pds::sync::mutex::lock;
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 use tokio::sync::Mutex;
 
+use crate::item_stream::ReadFailure;
 use crate::parts::PartIndex;
 use crate::predicate::extract_predicate;
 use crate::progress::of_thread;
 use crate::runtime::{into_py_result, run};
 use crate::store::StoreHandle;
+
+const CLOSED: &str = "the scan is closed; read the rows with a new one";
 
 /// The rows of a dataset, a part or a table as a stream.
 #[pyclass(frozen, module = "pds._pds")]
@@ -28,6 +32,7 @@ pub(crate) struct Scan {
     /// The process whose threads send the batches.
     process: u32,
     batches: Arc<Mutex<Option<dataset::BatchStream>>>,
+    failure: ReadFailure,
 }
 
 impl Scan {
@@ -36,12 +41,30 @@ impl Scan {
             schema: Arc::clone(&scan.schema),
             process: std::process::id(),
             batches: Arc::new(Mutex::new(Some(scan))),
+            failure: ReadFailure::default(),
         }
     }
 
     /// Whether this is a forked child of the process that began the scan.
     fn is_inherited(&self) -> bool {
         self.process != std::process::id()
+    }
+
+    fn read_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let scan = Arc::clone(&self.batches);
+        let batch = run(py, move || async move {
+            match scan.lock().await.as_mut() {
+                Some(scan) => scan.next().await.transpose(),
+                None => Err(Error::invalid(CLOSED)),
+            }
+        })?;
+        if let (Some(batch), Some(progress)) = (&batch, of_thread()) {
+            progress.add_rows(batch.num_rows() as u64);
+            progress.add_bytes(batch.get_array_memory_size() as u64);
+        }
+        batch
+            .map(|batch| PyRecordBatch::new(batch).into_pyarrow(py))
+            .transpose()
     }
 }
 
@@ -62,26 +85,14 @@ impl Scan {
         PySchema::new(Arc::clone(&self.schema)).into_pyarrow(py)
     }
 
-    /// The next batch, as a `pyarrow.RecordBatch`; None at the end.
+    /// The next batch, as a `pyarrow.RecordBatch`; None at the end. After an error or `close`, every call raises.
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if self.is_inherited() {
             let text = "a scan that was begun before a fork cannot be read in the child; begin it in the child";
             return into_py_result(py, Err(Error::invalid(text)));
         }
-        let scan = Arc::clone(&self.batches);
-        let batch = run(py, move || async move {
-            match scan.lock().await.as_mut() {
-                Some(scan) => scan.next().await.transpose(),
-                None => Ok(None),
-            }
-        })?;
-        if let (Some(batch), Some(progress)) = (&batch, of_thread()) {
-            progress.add_rows(batch.num_rows() as u64);
-            progress.add_bytes(batch.get_array_memory_size() as u64);
-        }
-        batch
-            .map(|batch| PyRecordBatch::new(batch).into_pyarrow(py))
-            .transpose()
+        self.failure.check(py)?;
+        self.failure.note(self.read_batch(py))
     }
 
     /// Ends the scan and the work of its threads.
@@ -89,6 +100,7 @@ impl Scan {
         if self.is_inherited() {
             return Ok(());
         }
+        self.failure.set(CLOSED.to_owned());
         let scan = Arc::clone(&self.batches);
         run(py, move || async move {
             scan.lock().await.take();
@@ -147,15 +159,33 @@ fn open_dataset(py: Python<'_>, store: &StoreHandle, key: String) -> PyResult<Op
     })
 }
 
+/// A part of a dataset, or a share of it.
+#[derive(FromPyObject)]
+struct PyPartSelection {
+    index: usize,
+    /// The number of the share, and how many the part has.
+    share: Option<(u32, u32)>,
+}
+
+impl From<PyPartSelection> for PartSelection {
+    fn from(selection: PyPartSelection) -> Self {
+        let share = selection.share;
+        Self {
+            index: selection.index,
+            share: share.map(|(index, count)| FileShare { index, count }),
+        }
+    }
+}
+
 /// Begins to read one part of the dataset that the manifest describes; `known` is the index of its parts.
 #[pyfunction]
-#[pyo3(signature = (store, key, manifest, index, columns, known=None))]
+#[pyo3(signature = (store, key, manifest, part, columns, known=None))]
 fn scan_part(
     py: Python<'_>,
     store: &StoreHandle,
     key: String,
     manifest: &str,
-    index: usize,
+    part: PyPartSelection,
     columns: Option<Vec<String>>,
     known: Option<PartIndex>,
 ) -> PyResult<Scan> {
@@ -167,7 +197,7 @@ fn scan_part(
             &store,
             &key,
             &manifest,
-            index,
+            part.into(),
             columns.as_deref(),
             part_index,
         )

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pds::table::{self, TaskSizes, parse_task};
+use pds::table::{self, TaskSizes, parse_scan_task, parse_task};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -69,7 +69,7 @@ fn split_scan_of_files<'py>(
     Ok(tasks.iter().map(|task| PyBytes::new(py, task)).collect())
 }
 
-/// The snapshot with the files of a task alone; sends no request.
+/// The snapshot with the files, or shares of files, of a task alone; sends no request.
 #[pyfunction]
 fn open_scan_task(
     py: Python<'_>,
@@ -80,7 +80,7 @@ fn open_scan_task(
     Ok(TableHandle {
         store: store.clone_handle(),
         path,
-        manifest: Arc::new(into_py_result(py, parse_task(task))?),
+        manifest: Arc::new(into_py_result(py, parse_scan_task(task))?),
     })
 }
 

@@ -19,13 +19,13 @@ use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
 };
 use pds::versions::commit::was_committed;
-use pds::versions::{Tag, list_versioned};
+use pds::versions::list_versioned;
 use pds::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3_arrow::PySchema;
 
-use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause, rewrite_options};
+use crate::commits::{CommitFields, PyCommitOptions, PyMergeClause, parse_clause};
 use crate::dataset::PyWriteOptions;
 use crate::handle::TableHandle;
 use crate::input::{extract_reader, parse_seconds};
@@ -260,9 +260,9 @@ impl TableHandle {
     ) -> PyResult<(Option<CommitFields>, Self)> {
         let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
         let predicate = extract_predicate(predicate)?;
-        let table = into_py_result(py, self.table())?;
+        let (table, opened) = (into_py_result(py, self.table())?, self.opened());
         let deleted = run(py, move || async move {
-            table::delete(&table, &predicate, timeout).await
+            table::delete(&table, &predicate, opened, timeout).await
         })?;
         let after = self.with_manifest(deleted.snapshot.manifest);
         let outcome = deleted
@@ -373,7 +373,7 @@ impl TableHandle {
         let row_predicate = predicate.map(extract_predicate).transpose()?;
         let (table, write_options) = (
             into_py_result(py, self.table())?,
-            rewrite_options(py, &options, timeout)?,
+            self.rewrite_options(py, &options, timeout)?,
         );
         let compacted = run(py, move || async move {
             table::compact(&table, target_bytes, row_predicate.as_ref(), &write_options).await
@@ -393,7 +393,7 @@ impl TableHandle {
     ) -> PyResult<Option<(CommitFields, Self)>> {
         let (table, write_options) = (
             into_py_result(py, self.table())?,
-            rewrite_options(py, &options, timeout)?,
+            self.rewrite_options(py, &options, timeout)?,
         );
         let sorted = run(py, move || async move {
             table::sort(&table, by.as_deref(), target_bytes, &write_options).await
@@ -424,7 +424,7 @@ impl TableHandle {
         version: Option<u64>,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
-        self.commit_change(py, Tag { name, version }, timeout)
+        self.commit_change(py, self.new_tag(name, version), timeout)
     }
 
     /// Removes the objects that no retained version references.

@@ -100,6 +100,19 @@ pub(crate) struct VacuumFields {
     bytes: u64,
 }
 
+/// What a vacuum is to remove; each manifest with its ETag.
+#[derive(Debug, IntoPyObject)]
+pub(crate) struct ExpiredFields {
+    pub(crate) oldest_version: u64,
+    pub(crate) files: Vec<String>,
+    pub(crate) manifests: Vec<String>,
+    pub(crate) e_tags: Vec<Option<String>>,
+    pub(crate) bytes: u64,
+    /// Of the vacuum.
+    pub(crate) version: u64,
+    pub(crate) commit_id: String,
+}
+
 impl From<VacuumReport> for VacuumFields {
     fn from(report: VacuumReport) -> Self {
         Self {

@@ -1,10 +1,10 @@
 //! Deletes, upserts and merges whose rows other processes find and one commits.
 //!
 //! The process that commits splits the table's files into tasks (`split_targets`). Tasks find rows, and stage new ones,
-//! in any process (`find_deletes`, `find_upserts`, `merge_task`, `insert_task`); each returns its change as a message.
-//! Then the first process commits all messages at once (`commit_changes`), or removes the files that they name
-//! (`discard_changes`). The callers are in `pds.table.task_changes`; what the functions do is in the engine's modules
-//! `task_changes`, `change_targets` and `task_commit`.
+//! in any process (`find_deletes`, `find_upserts`, `merge_task`, `insert_task`, `unmatched_task`); each returns its
+//! change as a message. `check_merge` tells before them what is wrong. Then the first process commits all messages at once (`commit_changes`), or removes the files
+//! that they name (`discard_changes`). The callers are in `pds.table.task_changes`; what the functions do is in the
+//! engine's modules `task_changes`, `change_targets` and `task_commit`.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use pds::table::format::{DataFile, PositionBitmap, TableManifest};
 use pds::table::{
-    self, Clause, MergeRules, StagedSource, Table, TableWriteOptions, TaskChange, TaskOperation,
-    TaskSizes, parse_task, unpack_messages,
+    self, Clause, MatchedTableRows, MergeRules, StagedSource, Table, TableWriteOptions, TaskChange,
+    TaskOperation, TaskSizes, parse_scan_task, parse_task, unpack_messages,
 };
 use pds::{Error, Result};
 use pyo3::prelude::*;
@@ -40,8 +40,11 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split_targets, module)?)?;
     module.add_function(wrap_pyfunction!(find_deletes, module)?)?;
     module.add_function(wrap_pyfunction!(find_upserts, module)?)?;
+    module.add_function(wrap_pyfunction!(check_merge, module)?)?;
     module.add_function(wrap_pyfunction!(merge_task, module)?)?;
     module.add_function(wrap_pyfunction!(matched_source_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(matched_table_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(unmatched_task, module)?)?;
     module.add_function(wrap_pyfunction!(insert_task, module)?)?;
     module.add_function(wrap_pyfunction!(commit_changes, module)?)?;
     module.add_function(wrap_pyfunction!(discard_changes, module)?)
@@ -223,7 +226,7 @@ fn split_targets<'py>(
     })
 }
 
-/// Finds the rows of a task that match a predicate; the message of it.
+/// Finds the rows of a scan task that match a predicate; the message of it.
 #[pyfunction]
 fn find_deletes<'py>(
     py: Python<'py>,
@@ -233,7 +236,7 @@ fn find_deletes<'py>(
     predicate: &Bound<'_, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let table = open_table(py, store, &path)?;
-    let task = Arc::new(into_py_result(py, parse_task(task))?);
+    let task = Arc::new(into_py_result(py, parse_scan_task(task))?);
     let predicate = extract_predicate(predicate)?;
     let message = run(py, move || async move {
         table::pack_message(&table::find_deletes(&table, task, &predicate).await?)
@@ -259,6 +262,14 @@ fn find_upserts<'py>(
     Ok(PyBytes::new(py, &message))
 }
 
+/// Checks the key and the clauses of a part, whose target goes by the names of the columns of a snapshot.
+#[pyfunction]
+fn check_merge(py: Python<'_>, opened: &TableHandle, part: PyMergePart) -> PyResult<()> {
+    let part = part.parse(py, None)?;
+    let checked = table::check_merge(&opened.opened(), &part.target, &part.source, part.rules());
+    into_py_result(py, checked)
+}
+
 /// Merges the rows of a part that match; the message of it.
 #[pyfunction]
 fn merge_task<'py>(
@@ -266,14 +277,56 @@ fn merge_task<'py>(
     store: &StoreHandle,
     path: String,
     part: PyMergePart,
+    reports_matches: bool,
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let table = open_table(py, store, &path)?;
     let part = part.parse(py, threads)?;
     let message = run(py, move || async move {
         let (target, source) = (Arc::clone(&part.target), Arc::clone(&part.source));
-        let change = table::merge_task(&table, target, source, part.rules(), &part.options).await?;
-        pack_change(&table, change).await
+        let (rules, options) = (part.rules(), &part.options);
+        let change = table::merge_task(&table, target, source, rules, reports_matches, options);
+        pack_change(&table, change.await?).await
+    })?;
+    Ok(PyBytes::new(py, &message))
+}
+
+/// For each of some targets the rows that matched in some of the parts, for [`unmatched_task`].
+#[pyfunction]
+fn matched_table_rows(
+    py: Python<'_>,
+    messages: Vec<Vec<u8>>,
+    targets: Vec<Vec<u8>>,
+) -> PyResult<Vec<Bound<'_, PyBytes>>> {
+    let packed = || -> Result<Vec<Vec<u8>>> {
+        let changes = unpack_messages::<TaskChange>(&messages)?;
+        let targets = targets.iter().map(|target| parse_task(target));
+        let targets: Vec<TableManifest> = targets.collect::<Result<_>>()?;
+        let matched = table::matched_table_rows(changes, &targets);
+        matched.iter().map(table::pack_message).collect()
+    };
+    let packed = into_py_result(py, packed())?;
+    Ok(packed.iter().map(|rows| PyBytes::new(py, rows)).collect())
+}
+
+/// Changes the rows of a part's target that matched no row of the source; the message of it.
+#[pyfunction]
+fn unmatched_task<'py>(
+    py: Python<'py>,
+    store: &StoreHandle,
+    path: String,
+    part: PyMergePart,
+    matched: Vec<u8>,
+    threads: Option<usize>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let table = open_table(py, store, &path)?;
+    let part = part.parse(py, threads)?;
+    let message = run(py, move || async move {
+        let matched: MatchedTableRows = table::unpack_message(&matched)?;
+        let target = Arc::clone(&part.target);
+        let (rules, options) = (part.rules(), &part.options);
+        let change = table::unmatched_task(&table, target, &part.source, rules, matched, options);
+        pack_change(&table, change.await?).await
     })?;
     Ok(PyBytes::new(py, &message))
 }

@@ -129,6 +129,21 @@ impl<'a> LeaseWaiter<'a> {
         }
     }
 
+    /// Waits while another call carries an intent out, in a store that can only look at it. False: it is abandoned.
+    pub(super) async fn wait_until_settled(&mut self) -> Result<bool> {
+        while let Some(stored) = read_intent(self.store, self.key).await? {
+            let is_abandoned = match Intent::parse(self.key, &stored.bytes) {
+                Ok(intent) => self.is_abandoned(&stored.bytes, &intent),
+                Err(_) => self.unchanged_for(&stored.bytes) >= self.timing.expiry(),
+            };
+            if is_abandoned {
+                return Ok(false);
+            }
+            self.back_off(&stored.bytes).await?;
+        }
+        Ok(true)
+    }
+
     /// Creates the claim where there is no intent, or gives the intent that is stored.
     async fn put_claim(&self, claim: &Intent) -> Result<Result<PublishLease<'a>, StoredIntent>> {
         let conditions = self.store.condition_support(self.key).await?;
@@ -228,19 +243,20 @@ impl<'a> LeaseWaiter<'a> {
 
     /// Replaces an intent that cannot be parsed by a claim that writes the dataset anew or deletes it; other calls
     /// fail with `error`. The owner may be alive, with another version of pds or with the store opened at another
-    /// folder, so the bytes must not have changed for a whole lease. None: it is too early, or another call was first.
+    /// folder, so the bytes must not have changed for a whole lease before either. None: it is too early, or another
+    /// call was first.
     async fn replace_unreadable(
         &mut self,
         stored: &StoredIntent,
         claim: Option<&Intent>,
         error: Error,
     ) -> Result<Option<PublishLease<'a>>> {
-        let Some(claim) = claim.filter(|claim| may_replace(claim, &error)) else {
-            return Err(error);
-        };
         if self.unchanged_for(&stored.bytes) < self.timing.expiry() {
             return Ok(None);
         }
+        let Some(claim) = claim.filter(|claim| may_replace(claim, &error)) else {
+            return Err(error);
+        };
         log::warn!("replacing an unusable intent: {error}");
         self.overwrite_intent(stored, claim.clone()).await
     }

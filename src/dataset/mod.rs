@@ -54,10 +54,12 @@ pub use self::open::{PartEntry, PartIndex};
 pub use self::prepare::{WriteTask, abort, abort_all, prepare};
 pub use self::publish::publish;
 pub use self::read::{DatasetBatches, read, read_manifest};
-pub use self::scan::{OpenDataset, index_parts, open as open_dataset, scan, scan_part};
+pub use self::scan::{
+    OpenDataset, PartSelection, index_parts, open as open_dataset, scan, scan_part,
+};
 use crate::error::{Error, ErrorKind, Result};
-pub use crate::files::BatchStream;
 pub use crate::files::expr::Predicate;
+pub use crate::files::{BatchStream, FileShare};
 use crate::parquet::options::WriteOptions;
 use crate::store::staged_write::StagedWrite;
 use crate::store::temp_name::TEMP_PREFIX;

@@ -32,6 +32,8 @@ pub struct PartEntry {
     pub bytes: u64,
     /// Number of rows.
     pub rows: u64,
+    /// Number of row groups.
+    pub row_groups: u64,
     footer_hash: u64,
     /// Where the part stands in its write; None without a seal.
     place: Option<PartPosition>,
@@ -57,6 +59,7 @@ impl PartEntry {
         Self {
             bytes: part.file.length,
             rows: part.file.rows(),
+            row_groups: part.file.metadata().num_row_groups() as u64,
             footer_hash: part.file.footer_hash,
             place: position,
         }

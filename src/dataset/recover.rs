@@ -111,15 +111,17 @@ pub(super) async fn acquire<'a>(
 
 /// Recovers an abandoned publish, if there is one; waits for one that is under way.
 pub(super) async fn recover(store: &Store, key: &str) -> Result<()> {
+    let claim_status = ClaimStatus::default();
+    let mut waiter = LeaseWaiter::new(store, key, &claim_status);
     if !store.capabilities().conditional {
+        if waiter.wait_until_settled().await? {
+            return Ok(());
+        }
         let message =
             "an interrupted publish cannot be finished through a store without conditional writes";
         return Err(Error::new(ErrorKind::CapabilityNotSupported, message).with_path(key));
     }
-    let claim_status = ClaimStatus::default();
-    let lease_state = LeaseWaiter::new(store, key, &claim_status)
-        .acquire_lease(None)
-        .await?;
+    let lease_state = waiter.acquire_lease(None).await?;
     let LeaseState::Abandoned(lease) = lease_state else {
         return Ok(());
     };

@@ -21,7 +21,7 @@ use super::row_filter::DatasetFilter;
 use super::{DatasetManifest, check_key, incomplete_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Predicate;
-use crate::files::{BatchSender, BatchStream, OpenPart, run_blocking};
+use crate::files::{BatchSender, BatchStream, FileShare, OpenPart, run_blocking};
 use crate::parquet::Cancel;
 use crate::parquet::decode::{Chunks, RowGroupStream};
 use crate::parquet::projection::Projection;
@@ -56,7 +56,7 @@ impl OpenDataset {
         columns: Option<&[String]>,
         predicate: Option<&Predicate>,
     ) -> Result<BatchStream> {
-        start_scan(self, columns, predicate)
+        start_scan(self, columns, predicate, None)
     }
 }
 
@@ -89,16 +89,29 @@ pub async fn scan(store: &Store, key: &str, columns: Option<&[String]>) -> Resul
     open(store, key).await?.scan(columns, None)
 }
 
+/// A part of a dataset, or a share of it.
+#[derive(Debug, Clone, Copy)]
+pub struct PartSelection {
+    /// The position of the part in the manifest.
+    pub index: usize,
+    /// The share of its row groups; None for all of them.
+    pub share: Option<FileShare>,
+}
+
 /// Streams one part of the dataset that `manifest` describes; [`ErrorKind::DatasetIncomplete`] if that was
 /// replaced. Without `part_index` all parts are opened where the part alone does not prove its position.
 pub async fn scan_part(
     store: &Store,
     key: &str,
     manifest: &DatasetManifest,
-    index: usize,
+    selection: PartSelection,
     columns: Option<&[String]>,
     part_index: Option<&PartIndex>,
 ) -> Result<BatchStream> {
+    let PartSelection { index, share } = selection;
+    if share.is_some_and(|share| !share.is_valid()) {
+        return Err(Error::invalid("a part has no share of this number"));
+    }
     check_key(key)?;
     let replaced_error = || incomplete_error(key, "it was replaced since its manifest was read");
     let observed = resolve_current(store, key).await?;
@@ -132,7 +145,7 @@ pub async fn scan_part(
         observed,
         parts,
     };
-    start_scan(opened, columns, None)
+    start_scan(opened, columns, None, share)
 }
 
 /// The index of the parts of the dataset that `manifest` describes, by which [`scan_part`] recognizes the right
@@ -157,10 +170,12 @@ pub async fn index_parts(
     }
 }
 
+/// Streams the rows of the parts; of `share` if there is one, which is of each part.
 fn start_scan(
     dataset: OpenDataset,
     columns: Option<&[String]>,
     predicate: Option<&Predicate>,
+    share: Option<FileShare>,
 ) -> Result<BatchStream> {
     let file = &dataset.parts.first.file;
     let row_filter = predicate
@@ -177,6 +192,7 @@ fn start_scan(
         projection: Arc::new(projection),
         schema: output.schema,
         row_filter: row_filter.map(Arc::new),
+        share,
     };
     let cancel = Cancel::default();
     Ok(BatchStream::spawn(schema, &cancel, |sender| async move {
@@ -192,6 +208,8 @@ struct DatasetScan {
     /// The schema of the result.
     schema: SchemaRef,
     row_filter: Option<Arc<DatasetFilter>>,
+    /// The share that is read of each part; None for all of it.
+    share: Option<FileShare>,
 }
 
 /// A part and the index of one of its row groups.
@@ -266,6 +284,10 @@ impl DatasetScan {
                 Some(row_filter) => row_filter.row_groups(&part).await?,
                 None => (0..part.file.metadata().num_row_groups()).collect(),
             };
+            if let Some(share) = self.share {
+                let in_share = share.row_groups(&part.file);
+                cursor.groups.retain(|group| in_share.contains(group));
+            }
             cursor.part = Some(Arc::new(part.with_file(selected)));
             cursor.next_part += 1;
         }

@@ -42,7 +42,10 @@ pub(crate) fn align_to_schema(
             .collect::<Vec<_>>();
         let candidate = candidates.pop();
         if !candidates.is_empty() {
-            let message = format!("column {:?} occurs twice in the data", field.name());
+            let message = format!(
+                "column {:?} occurs twice in the data; rename one of them or leave it out",
+                field.name()
+            );
             return Err(Error::invalid(message));
         }
         match candidate {
@@ -61,7 +64,7 @@ pub(crate) fn align_to_schema(
             None if field.is_nullable() => projection.push(None),
             None => {
                 let message = format!(
-                    "column {:?} is missing in the data and not nullable in the schema",
+                    "column {:?} is missing in the data and not nullable in the schema; add it to the data",
                     field.name()
                 );
                 return Err(Error::invalid(message));
@@ -86,12 +89,14 @@ fn align_batch(
             let nulls = arrow_array::new_null_array(field.data_type(), batch.num_rows());
             return Ok(nulls);
         };
-        let column = batch
-            .columns()
-            .get(*index)
-            .ok_or_else(|| Error::invalid("a batch has fewer columns than its schema"))?;
+        let column = batch.columns().get(*index).ok_or_else(|| {
+            Error::invalid("a batch has fewer columns than its schema; make batches of its schema")
+        })?;
         if !field.is_nullable() && column.logical_null_count() > 0 {
-            let message = format!("null in non-nullable column {:?}", field.name());
+            let message = format!(
+                "null in non-nullable column {:?}; replace its nulls by values",
+                field.name()
+            );
             return Err(Error::invalid(message));
         }
         convert(column, field.data_type(), field.name())

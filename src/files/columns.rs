@@ -63,6 +63,14 @@ impl TableColumns {
         Self::new(schema, ids, stored)
     }
 
+    /// The names of the columns by their ids.
+    pub(crate) fn names_by_id(&self) -> BTreeMap<u32, String> {
+        let fields = self.iter();
+        fields
+            .map(|(field, id, _)| (id, field.name().clone()))
+            .collect()
+    }
+
     /// The schemas of a data file: the columns by their stored names, with ids as field ids. Its Parquet
     /// schema has ids on nested fields too; its Arrow schema has not, so that types are the table's.
     pub(crate) fn file_schemas(&self) -> Result<FileSchemas> {

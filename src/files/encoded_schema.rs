@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Base64;
 use crate::error::{Error, Result};
 use crate::parquet::panic_text;
+use crate::parquet::writer::check_schema;
 
 const ZSTD_LEVEL: i32 = 3;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -34,6 +35,18 @@ impl EncodedSchema {
     /// Encodes a schema.
     pub(crate) fn new(schema: &Schema) -> Result<Self> {
         encode_schema(schema).map(Self::from)
+    }
+
+    /// As [`Self::new`], of a schema that Parquet supports. Refuses one that readers do not decode within their limits,
+    /// such as that of the depth of types.
+    pub(crate) fn checked(schema: &SchemaRef) -> Result<Self> {
+        check_schema(schema)?;
+        let encoded = Self::new(schema)?;
+        encoded.decode().map_err(|e| {
+            let message = format!("a table cannot have these columns: {}", e.message());
+            Error::invalid(message).with_source(e)
+        })?;
+        Ok(encoded)
     }
 
     /// The schema. Fails if the bytes are damaged; the caller knows of which object they are.

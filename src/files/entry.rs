@@ -1,9 +1,11 @@
 //! The entry of a data file in a list of files.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use arrow_schema::{DataType, TimeUnit};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::parquet::file::TAIL_BYTES;
@@ -41,12 +43,52 @@ pub struct DataFile {
     /// The values of columns that the file does not hold, by column id: the same value in every row.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub constants: BTreeMap<u32, Value>,
+    /// What tells the file from others of its size; earlier versions did not list it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<FileChecksum>,
+}
+
+/// The hash of a file's seal, or that of its footer if it has no seal; as text 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileChecksum(pub u64);
+
+impl FileChecksum {
+    const DIGITS: usize = 16;
+
+    /// Parses [`Self::DIGITS`] lower-case digits.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_checksum = text.len() == Self::DIGITS && text.bytes().all(is_digit);
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| is_checksum);
+        number.map(Self)
+    }
+}
+
+impl fmt::Display for FileChecksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for FileChecksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for FileChecksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom("expected 16 hexadecimal digits"))
+    }
 }
 
 impl DataFile {
     /// Whether an entry of the same path gives the same rows, whatever statistics it has.
     pub(crate) fn has_rows_of(&self, other: &Self) -> bool {
-        (self.size_bytes, self.total_rows) == (other.size_bytes, other.total_rows)
+        let checksums = self.checksum.zip(other.checksum);
+        checksums.is_none_or(|(own, other)| own == other)
+            && (self.size_bytes, self.total_rows) == (other.size_bytes, other.total_rows)
             && self.columns == other.columns
             && self.constants == other.constants
     }

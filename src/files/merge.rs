@@ -15,31 +15,63 @@ use arrow_schema::{ArrowError, DataType, Schema, SortOptions};
 use arrow_select::interleave::interleave_record_batch;
 use arrow_select::take::take_record_batch;
 
+use super::expr::{canonicalize, has_floats};
 use crate::error::{Error, Result};
 use crate::parquet::nested::contains_type;
 use crate::parquet::size::slice_bytes;
 
+/// The most rows of a batch that is made of sorted rows.
+pub(crate) const BATCH_ROWS: usize = 8192;
+
 /// The batches of a stream, in the order of its keys.
 pub(crate) type SortedBatches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// A column that rows are ordered by, and how. Numbers are in the order of their values, floats in IEEE 754's total
-/// order, texts and bytes by their bytes, structs field by field.
+/// A column that rows are ordered by, and how. Numbers are in the order of their values, texts and bytes by their bytes,
+/// structs field by field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SortColumn {
     /// The index of the column.
     pub(crate) index: usize,
     /// Whether the greatest value comes first, and where nulls are.
     pub(crate) options: SortOptions,
+    /// The order of floats, also of those within other values.
+    pub(crate) floats: FloatOrder,
+}
+
+/// The order of floats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FloatOrder {
+    /// IEEE 754's total order, in which the runs of pipelines are stored.
+    Total,
+    /// That of SQL: zeros are equal, and so are all NaN, which are greater than any other value.
+    Sql,
 }
 
 impl SortColumn {
-    /// Ascending, nulls last.
+    /// Floats in total order.
+    pub(crate) fn new(index: usize, options: SortOptions) -> Self {
+        Self {
+            index,
+            options,
+            floats: FloatOrder::Total,
+        }
+    }
+
+    /// Ascending, nulls last, floats in total order.
     pub(crate) fn ascending(index: usize) -> Self {
         let options = SortOptions {
             descending: false,
             nulls_first: false,
         };
-        Self { index, options }
+        Self::new(index, options)
+    }
+
+    /// The order of the rows of tables: ascending, nulls last, floats in the order of SQL.
+    pub(crate) fn of_table(index: usize) -> Self {
+        Self {
+            floats: FloatOrder::Sql,
+            ..Self::ascending(index)
+        }
     }
 }
 
@@ -48,6 +80,8 @@ impl SortColumn {
 pub(crate) struct SortKeys {
     converter: RowConverter,
     columns: Vec<usize>,
+    /// The positions of the columns with floats in the order of SQL.
+    sql_floats: Vec<usize>,
 }
 
 impl SortKeys {
@@ -65,9 +99,14 @@ impl SortKeys {
                 .collect();
             Error::invalid(format!("rows cannot be sorted by {names:?}: {e}")).with_source(e)
         })?;
+        let positions = by.iter().enumerate().filter(|(_, column)| {
+            let data_type = schema.field(column.index).data_type();
+            column.floats == FloatOrder::Sql && has_floats(data_type)
+        });
         Ok(Self {
             converter,
             columns: by.iter().map(|column| column.index).collect(),
+            sql_floats: positions.map(|(position, _)| position).collect(),
         })
     }
 
@@ -81,7 +120,16 @@ impl SortKeys {
 
     /// The keys with these columns.
     pub(crate) fn convert_columns(&self, columns: &[ArrayRef]) -> Result<Rows, ArrowError> {
-        self.converter.convert_columns(columns)
+        if self.sql_floats.is_empty() {
+            return self.converter.convert_columns(columns);
+        }
+        let mut columns = columns.to_vec();
+        for position in &self.sql_floats {
+            if let Some(column) = columns.get_mut(*position) {
+                *column = canonicalize(column);
+            }
+        }
+        self.converter.convert_columns(&columns)
     }
 }
 
@@ -308,4 +356,134 @@ pub(super) fn gc_views(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
         }
     });
     RecordBatch::try_new(batch.schema(), columns.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::types::Int32Type;
+    use arrow_array::{
+        DictionaryArray, Float64Array, Int32Array, ListArray, RunArray, StructArray,
+    };
+    use arrow_buffer::OffsetBuffer;
+    use arrow_cast::cast;
+    use arrow_schema::Field;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// One that is another in 16 bits, too.
+    const OTHER_NAN: f64 = f64::from_bits(0x7ffc_0000_0000_0000);
+    const FLOATS: [Option<f64>; 10] = [
+        None,
+        Some(f64::NAN),
+        Some(-f64::NAN),
+        Some(OTHER_NAN),
+        Some(0.0),
+        Some(-0.0),
+        Some(f64::INFINITY),
+        Some(f64::NEG_INFINITY),
+        Some(1.5),
+        Some(-1.5),
+    ];
+
+    /// The floats in every type that can hold them.
+    fn columns(floats: &Float64Array) -> Vec<ArrayRef> {
+        let whole: ArrayRef = Arc::new(floats.clone());
+        let length = i32::try_from(floats.len()).unwrap();
+        let positions = Int32Array::from_iter_values(0..length);
+        let ends = Int32Array::from_iter_values(1..=length);
+        let fields = vec![Field::new("f", DataType::Float64, true)];
+        let item = Arc::new(Field::new_list_field(DataType::Float64, true));
+        let nulls = whole.nulls().cloned();
+        let list = {
+            let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(1, floats.len()));
+            ListArray::new(item, offsets, Arc::clone(&whole), nulls.clone())
+        };
+        vec![
+            cast(&whole, &DataType::Float16).unwrap(),
+            cast(&whole, &DataType::Float32).unwrap(),
+            Arc::new(DictionaryArray::new(positions, Arc::clone(&whole))),
+            Arc::new(RunArray::<Int32Type>::try_new(&ends, &whole).unwrap()),
+            Arc::new(StructArray::new(
+                fields.into(),
+                vec![Arc::clone(&whole)],
+                nulls,
+            )),
+            Arc::new(list),
+            whole,
+        ]
+    }
+
+    fn compare(
+        (a, b): (Option<f64>, Option<f64>),
+        options: SortOptions,
+        floats: FloatOrder,
+    ) -> Ordering {
+        let (Some(a), Some(b)) = (a, b) else {
+            let order = b.is_none().cmp(&a.is_none());
+            return if options.nulls_first {
+                order
+            } else {
+                order.reverse()
+            };
+        };
+        let order = match floats {
+            FloatOrder::Total => a.total_cmp(&b),
+            FloatOrder::Sql => {
+                let by_number = a.partial_cmp(&b).unwrap_or(Ordering::Equal);
+                a.is_nan().cmp(&b.is_nan()).then(by_number)
+            }
+        };
+        if options.descending {
+            order.reverse()
+        } else {
+            order
+        }
+    }
+
+    #[test]
+    fn floats_have_the_order_of_their_column() {
+        let mut random = StdRng::seed_from_u64(5);
+        let values: Vec<Option<f64>> = (0..300)
+            .map(|_| FLOATS[random.random_range(0..FLOATS.len())])
+            .collect();
+        let second: Vec<i32> = (0..300).map(|_| random.random_range(0..4)).collect();
+        let second_column: ArrayRef = Arc::new(Int32Array::from(second.clone()));
+        for column in columns(&values.iter().copied().collect()) {
+            let fields = [&column, &second_column].map(|c| c.data_type().clone());
+            let fields = fields.map(|data_type| Field::new("c", data_type, true));
+            let schema = Schema::new(fields.to_vec());
+            // A slice, as batches often are.
+            let slices = [&column, &second_column].map(|c| c.slice(11, 280));
+            for (descending, nulls_first, floats) in [
+                (false, false, FloatOrder::Sql),
+                (false, true, FloatOrder::Sql),
+                (true, false, FloatOrder::Sql),
+                (true, true, FloatOrder::Sql),
+                (false, false, FloatOrder::Total),
+                (true, true, FloatOrder::Total),
+            ] {
+                let options = SortOptions {
+                    descending,
+                    nulls_first,
+                };
+                let first = SortColumn {
+                    index: 0,
+                    options,
+                    floats,
+                };
+                let keys = SortKeys::new(&schema, &[first, SortColumn::of_table(1)]).unwrap();
+                let rows = keys.convert_columns(&slices).unwrap();
+                let mut sorted: Vec<usize> = (11..291).collect();
+                let mut expected = sorted.clone();
+                sorted.sort_by(|a, b| rows.row(a - 11).cmp(&rows.row(b - 11)));
+                expected.sort_by(|a, b| {
+                    let by_float = compare((values[*a], values[*b]), options, floats);
+                    by_float.then(second[*a].cmp(&second[*b]))
+                });
+                assert_eq!(sorted, expected, "{} {first:?}", column.data_type());
+            }
+        }
+    }
 }

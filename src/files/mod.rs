@@ -4,10 +4,12 @@
 
 mod align;
 mod base64_bytes;
+mod batch_stream;
 mod columns;
 mod encoded_schema;
 mod entry;
 pub(crate) mod expr;
+mod external;
 mod fetch;
 mod field_ids;
 pub(crate) mod key_ranges;
@@ -19,6 +21,7 @@ mod read;
 mod row_counter;
 pub mod run;
 mod scan;
+mod share;
 mod sort;
 mod spill;
 mod stage;
@@ -31,23 +34,29 @@ use tokio::task::JoinSet;
 
 pub(crate) use self::align::align_to_schema;
 pub use self::base64_bytes::Base64;
+pub(crate) use self::batch_stream::BatchSender;
+pub use self::batch_stream::BatchStream;
 pub use self::columns::TableColumns;
 pub(crate) use self::columns::{
     StoredField, field_indices, field_indices_by_id, field_indices_by_name,
 };
 pub use self::encoded_schema::EncodedSchema;
-pub use self::entry::DataFile;
+pub use self::entry::{DataFile, FileChecksum};
+pub use self::external::{ExternalFile, ExternalFiles};
 pub(crate) use self::fetch::MAX_GAP_BYTES;
 pub(crate) use self::field_ids::{assign_nested_ids, field_id};
 pub(crate) use self::merge::{
-    Merge, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes,
+    BATCH_ROWS, Merge, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes,
 };
 pub(crate) use self::open::{OpenPart, open, open_bytes, open_with_indexes};
 pub(crate) use self::publish::publish_files;
 pub(crate) use self::read::{RowGroupReader, RowGroupSelection, read_groups};
 pub(crate) use self::row_counter::count_rows;
-pub(crate) use self::scan::BatchSender;
-pub use self::scan::BatchStream;
+pub use self::scan::{Deletions, ScanOptions};
+pub(crate) use self::scan::{
+    FileScanner, FileSource, RowGroupScan, stream_all, stream_files, with_types_of,
+};
+pub use self::share::FileShare;
 pub(crate) use self::sort::sort_batches;
 pub(crate) use self::spill::{Spill, SpillWriter};
 pub(crate) use self::stage::{FileHooks, StagedFile, discard, stage};

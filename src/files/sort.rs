@@ -16,13 +16,11 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use super::BoxedReader;
 use super::merge::{
-    Merge, SortColumn, SortKeys, SortedBatches, gc_views, interleave_rows, is_view,
+    BATCH_ROWS, Merge, SortColumn, SortKeys, SortedBatches, gc_views, interleave_rows, is_view,
 };
 use super::spill::Spill;
 use crate::error::Result;
 
-/// The most rows of a batch of the output.
-const BATCH_ROWS: usize = 8192;
 /// The most bytes of a batch, about.
 const BATCH_BYTES: usize = 64 << 20;
 /// The least bytes of a batch of a run, about, however little memory there is.
@@ -259,10 +257,7 @@ mod tests {
                 descending,
                 nulls_first,
             };
-            let columns = by.iter().map(|index| SortColumn {
-                index: *index,
-                options,
-            });
+            let columns = by.iter().map(|index| SortColumn::new(*index, options));
             check_by(&columns.collect::<Vec<_>>(), memory_bytes, count);
         }
     }
@@ -313,10 +308,7 @@ mod tests {
             descending: true,
             nulls_first: true,
         };
-        let text = SortColumn {
-            index: 1,
-            options: descending,
-        };
+        let text = SortColumn::new(1, descending);
         check_by(&[text, SortColumn::ascending(0)], 60_000, 100);
     }
 

@@ -132,9 +132,9 @@ impl Spill {
         self.bytes
     }
 
-    /// Reads the batches from the first one on.
+    /// Reads the batches from the first one on. Fails at an end before the last row.
     pub(crate) fn read(&self) -> Result<SortedBatches, ArrowError> {
-        Ok(match &self.kept {
+        let batches: SortedBatches = match &self.kept {
             Kept::Memory(batches) => {
                 let batches = Arc::clone(batches);
                 Box::new((0..batches.len()).map(move |at| Ok(batches[at].clone())))
@@ -146,7 +146,36 @@ impl Spill {
                 };
                 Box::new(StreamReader::try_new_buffered(file, None)?)
             }
-        })
+        };
+        Ok(Box::new(CompleteRows {
+            batches,
+            rows: 0,
+            expected_rows: self.rows,
+        }))
+    }
+}
+
+/// The batches of a spill, which must have all its rows: a stream in a file that was cut between two of them ends there.
+struct CompleteRows {
+    batches: SortedBatches,
+    rows: u64,
+    expected_rows: u64,
+}
+
+impl Iterator for CompleteRows {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.batches.next();
+        if let Some(Ok(batch)) = &next {
+            self.rows += batch.num_rows() as u64;
+        }
+        if next.is_none() && self.rows != self.expected_rows {
+            let (rows, expected) = (self.rows, self.expected_rows);
+            let message = format!("it has {rows} rows, and {expected} were written");
+            return Some(Err(spill_error(io::Error::other(message))));
+        }
+        next
     }
 }
 
@@ -222,6 +251,24 @@ mod tests {
     fn nothing_is_nothing() {
         let spill = Spill::collect(&batch(0, 1).schema(), [Ok(batch(0, 0))], 0).unwrap();
         assert_eq!((spill.rows(), spill.read().unwrap().count()), (0, 0));
+    }
+
+    #[test]
+    fn an_end_before_the_last_row_is_an_error() {
+        for memory_bytes in [0, 1 << 30] {
+            let batches = (0..4).map(|n| Ok(batch(n * 50, 50)));
+            let spill = Spill::collect(&batch(0, 1).schema(), batches, memory_bytes).unwrap();
+            let cut = Spill { rows: 250, ..spill };
+            let read: Vec<_> = cut.read().unwrap().take(6).collect();
+            assert!(read[..4].iter().all(Result::is_ok));
+            for error in &read[4..] {
+                let text = error.as_ref().unwrap_err().to_string();
+                assert!(
+                    text.contains("has 200 rows, and 250 were written"),
+                    "{text}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -104,7 +104,8 @@ pub(crate) async fn stage(
         }
     }
     // An upload's own error says more than the encoder's, which only knows that the upload ended.
-    let outcome = failure.map_or_else(|| encoded.unwrap_or(Ok(())), Err);
+    let not_ended = || Err(Error::other("internal error: the encoder did not end"));
+    let outcome = failure.map_or_else(|| encoded.unwrap_or_else(not_ended), Err);
     match outcome {
         Ok(()) => {
             let files = std::mem::take(&mut *lock_files(&files));

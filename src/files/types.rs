@@ -1,11 +1,14 @@
 //! Which types can be converted to which without the loss of a value.
 //!
-//! Three questions, from strict to lax: a column becomes wider without its files being rewritten (`can_widen`); a
+//! Four questions. Three from strict to lax: a column becomes wider without its files being rewritten (`can_widen`); a
 //! column of another writer's file is read as one of the table (`can_read_as`); input is converted before it is
 //! written, where a value that is out of range is an error (`keeps_values`). Nested types follow the rules of their
-//! items and fields, and a nullable one does not become one that is not.
+//! items and fields, and a nullable one does not become one that is not. And one in both directions: an expression over
+//! a column has the same value whichever of two types it has (`keeps_meaning`).
 
 use arrow_schema::{DataType, Field, Fields, TimeUnit};
+
+use crate::parquet::nested::child_fields;
 
 /// Whether a column of the type `from` can become one of the type `to` without rewriting its files: every
 /// value has an equal one in `to`, with the same order and the same statistics.
@@ -100,6 +103,51 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
             }
             _ => is_simple_widening(from, to) || nested_types_fit(from, to, &keeps_values),
         },
+    }
+}
+
+/// Whether expressions over a column select the same rows with either type: integers of both kinds overflow and
+/// underflow at other numbers, and floats are rounded and written otherwise, but widths of one kind, offsets of texts
+/// and lists, digits before the decimal point and dictionaries make no difference.
+pub(crate) fn keeps_meaning(from: &DataType, to: &DataType) -> bool {
+    use DataType as D;
+    let is_text = |t: &D| matches!(t, D::Utf8 | D::LargeUtf8 | D::Utf8View);
+    let is_binary = |t: &D| {
+        matches!(
+            t,
+            D::Binary | D::LargeBinary | D::BinaryView | D::FixedSizeBinary(_)
+        )
+    };
+    let is_list = |t: &D| !matches!(t, D::Struct(_) | D::Map(..));
+    match (from, to) {
+        _ if from == to => true,
+        (D::Null, _) | (_, D::Null) => true,
+        (D::Dictionary(_, value), other) | (other, D::Dictionary(_, value)) => {
+            keeps_meaning(value, other)
+        }
+        _ if from.is_integer() && to.is_integer() => {
+            from.is_signed_integer() == to.is_signed_integer()
+        }
+        _ if (is_text(from) && is_text(to)) || (is_binary(from) && is_binary(to)) => true,
+        _ => {
+            if let (Some((_, scale)), Some((_, other))) =
+                (precision_and_scale(from), precision_and_scale(to))
+            {
+                return scale == other;
+            }
+            let (fields, others) = (child_fields(from), child_fields(to));
+            let are_alike = is_list(from) == is_list(to)
+                && matches!(from, D::Struct(_)) == matches!(to, D::Struct(_));
+            let has_names = matches!(from, D::Struct(_));
+            let mut pairs = fields.iter().zip(others);
+            are_alike
+                && !fields.is_empty()
+                && fields.len() == others.len()
+                && pairs.all(|(field, other)| {
+                    (!has_names || field.name() == other.name())
+                        && keeps_meaning(field.data_type(), other.data_type())
+                })
+        }
     }
 }
 

@@ -1,7 +1,6 @@
-//! Chains of tables and datasets: [`attach_table`] and [`attach_dataset`] record the history of a schema, so that it can
-//! be read without a data file.
+//! Chains that record the schemas of something else, so that its history can be read without a data file.
 //!
-//! The chain of a table is in its folder `_odf`, that of a dataset in `_odf/<key>` of its store. A recorded schema is a
+//! A `SchemaSource` has the schemas, and `record_schemas` brings a chain up to date with it. A recorded schema is a
 //! `SetDataSchema` with the time of the version that has it, or with the time of the newest block if that is later.
 //! The `AddData` after it has no rows; its source state is the number of the version and the id of its commit, as
 //! `<version>/<commit id>`. All schemas that are missing are appended in one move of the head, and a new chain comes
@@ -16,15 +15,15 @@
 //! The chain is read before its source. Of two calls at once, one moves the head, and the other reads both again. A
 //! call whose outcome is unknown is repeated without harm.
 //!
-//! Errors: [`crate::ErrorKind::NotFound`] (no table, no dataset), [`crate::ErrorKind::UnsafeStore`] (the store ignores conditions),
-//! [`crate::ErrorKind::CommitConflict`] (every race was lost), [`crate::ErrorKind::CommitStateUnknown`] (the answer of the store was
-//! lost), and those of reading the source.
+//! Errors: [`crate::ErrorKind::UnsafeStore`] (the store ignores conditions), [`crate::ErrorKind::CommitConflict`] (every
+//! race was lost), [`crate::ErrorKind::CommitStateUnknown`] (the answer of the store was lost), and those of reading the
+//! source.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_schema::Schema;
-use chrono::{DateTime, NaiveDateTime, TimeDelta};
+use chrono::TimeDelta;
 use serde_json::Value;
 
 use super::append::{BlockDraft, MIN_RETRY_DELAY};
@@ -37,16 +36,10 @@ use super::lease::WriteLease;
 use super::multihash::{DatasetId, Multihash};
 use super::rules::ChainState;
 use super::schema;
-use super::time::{self, UtcDateTime};
-use crate::dataset::{open_dataset, read_manifest};
-use crate::error::{Error, Result};
+use super::time::UtcDateTime;
+use crate::error::Result;
 use crate::store::cas::probe_conditional_writes;
-use crate::store::{Store, path};
-use crate::table::format::TableManifest;
-use crate::table::{Table, TableColumns};
-use crate::versions::map_versions;
 
-const FOLDER: &str = "_odf";
 /// The source whose state is the version that was recorded last.
 const SOURCE_NAME: &str = "pds/table";
 const SOURCE_STATE_KIND: &str = "pds/tableVersion";
@@ -64,19 +57,19 @@ pub struct Attached {
     pub attempts: u32,
 }
 
-/// Creates the chain of a table or brings it up to date, and retries until `timeout` while other writers come first.
-pub async fn attach_table(table: &Table, timeout: Duration) -> Result<Attached> {
-    let chain = Chain::new(table.store().clone(), &table.path(FOLDER))?;
-    record(chain, &Source::Table(table), timeout).await
+/// What has the schemas that a chain records: a table, a dataset.
+pub(crate) trait SchemaSource: Sync {
+    /// Reads the versions that are not recorded, oldest first. The first one may be the recorded version itself.
+    async fn versions_after(&self, position: &Position) -> Result<Vec<SourceVersion>>;
 }
 
-/// As [`attach_table`], for the dataset `key` of a store of datasets.
-pub async fn attach_dataset(store: &Store, key: &str, timeout: Duration) -> Result<Attached> {
-    let chain = Chain::new(store.clone(), &path::join(FOLDER, key))?;
-    record(chain, &Source::Dataset { store, key }, timeout).await
-}
-
-async fn record(chain: Chain, source: &Source<'_>, timeout: Duration) -> Result<Attached> {
+/// Creates a chain of the schemas of a source or brings it up to date, and retries until `timeout` while other writers
+/// come first.
+pub(crate) async fn record_schemas(
+    chain: Chain,
+    source: &impl SchemaSource,
+    timeout: Duration,
+) -> Result<Attached> {
     let clock = chain.store().clock();
     let deadline = clock.monotonic() + timeout;
     let (mut attempts, mut delay) = (0, MIN_RETRY_DELAY);
@@ -117,7 +110,7 @@ async fn record(chain: Chain, source: &Source<'_>, timeout: Duration) -> Result<
 
 /// How far a chain has recorded its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Position {
+pub(crate) enum Position {
     /// Nothing is recorded.
     Start,
     /// Everything up to this version is recorded.
@@ -145,10 +138,10 @@ impl Position {
 
 /// A version of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct TableVersion {
-    number: u64,
+pub(crate) struct TableVersion {
+    pub(crate) number: u64,
     /// The id of its commit; None in a chain of an older release.
-    commit_id: Option<String>,
+    pub(crate) commit_id: Option<String>,
 }
 
 impl TableVersion {
@@ -169,110 +162,17 @@ impl TableVersion {
     }
 
     /// Whether `other`, which has the same number, is another commit: that of a table that was created anew.
-    fn is_replaced_by(&self, other: &Self) -> bool {
+    pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
         self.commit_id.is_some() && self.commit_id != other.commit_id
     }
 }
 
 /// The schema of the source at one time.
-struct SourceVersion {
-    time: UtcDateTime,
+pub(crate) struct SourceVersion {
+    pub(crate) time: UtcDateTime,
     /// The version of a table; None for a dataset.
-    version: Option<TableVersion>,
-    schema: Schema,
-}
-
-impl SourceVersion {
-    fn of_table(manifest: &TableManifest) -> Result<Self> {
-        let micros = manifest.created_at.as_micros();
-        let out_of_range = || Error::invalid(format!("timestamp out of range: {micros} µs"));
-        Ok(Self {
-            time: DateTime::from_timestamp_micros(micros).ok_or_else(out_of_range)?,
-            version: Some(TableVersion {
-                number: manifest.version,
-                commit_id: Some(manifest.commit_id.as_str().to_owned()),
-            }),
-            schema: TableColumns::from_manifest(manifest)?
-                .schema
-                .as_ref()
-                .clone(),
-        })
-    }
-}
-
-enum Source<'a> {
-    Table(&'a Table),
-    Dataset { store: &'a Store, key: &'a str },
-}
-
-impl Source<'_> {
-    /// Returns the versions that are not recorded, oldest first.
-    async fn versions_after(&self, position: &Position) -> Result<Vec<SourceVersion>> {
-        match self {
-            Self::Table(table) => table_versions_after(table, position).await,
-            Self::Dataset { store, key } => {
-                // A dataset that does not exist is not found; opening it says that it is incomplete.
-                read_manifest(store, key).await?;
-                let dataset = open_dataset(store, key).await?;
-                Ok(vec![SourceVersion {
-                    time: parse_utc(&dataset.manifest().created_at_utc)?,
-                    version: None,
-                    schema: dataset.schema().as_ref().clone(),
-                }])
-            }
-        }
-    }
-}
-
-async fn table_versions_after(table: &Table, position: &Position) -> Result<Vec<SourceVersion>> {
-    let newest = table.newest().await?.manifest;
-    let all = newest.version;
-    let limit = match position {
-        // The recorded version is read, too: its commit tells whether it is still the same.
-        Position::Version(recorded) if recorded.number <= newest.version => {
-            newest.version - recorded.number + 1
-        }
-        // A table that was set back, or created anew, is recorded from its oldest version on.
-        _ => all,
-    };
-    let versions = read_versions(table, &newest, position, limit).await?;
-    if let Position::Version(recorded) = position
-        && limit < all
-        && let Some(oldest) = versions.first().and_then(|oldest| oldest.version.as_ref())
-        && oldest.number == recorded.number
-        && recorded.is_replaced_by(oldest)
-    {
-        return read_versions(table, &newest, position, all).await;
-    }
-    Ok(versions)
-}
-
-/// Reads the last `limit` versions that the position does not rule out, oldest first.
-async fn read_versions(
-    table: &Table,
-    newest: &TableManifest,
-    position: &Position,
-    limit: u64,
-) -> Result<Vec<SourceVersion>> {
-    let is_missing = |manifest: &TableManifest| match position {
-        Position::Time(recorded) => {
-            manifest.created_at.as_micros() > recorded.timestamp_micros()
-                || manifest.version == newest.version
-        }
-        Position::Start | Position::Version(_) => true,
-    };
-    let read =
-        |manifest: &TableManifest| is_missing(manifest).then(|| SourceVersion::of_table(manifest));
-    let versions = map_versions(table, newest, limit, read).await?;
-    versions.into_iter().rev().flatten().collect()
-}
-
-/// Parses a time of a manifest of a dataset; one without a zone is UTC.
-fn parse_utc(text: &str) -> Result<UtcDateTime> {
-    match text.parse::<NaiveDateTime>() {
-        Ok(without_zone) => Ok(without_zone.and_utc()),
-        Err(_) => time::from_text(text),
-    }
+    pub(crate) version: Option<TableVersion>,
+    pub(crate) schema: Schema,
 }
 
 /// Makes the blocks of the schemas that differ from the one before them, and the seed of a new chain. `delay` is added to

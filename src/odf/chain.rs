@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 use crate::store::cas::{Register, VersionedValue};
 use crate::sync::mutex::lock;
-use crate::table::Table;
+use crate::versions::check_root;
 use crate::versions::names::CHAIN_HEAD;
 
 /// The number of blocks that are read or written at once.
@@ -66,8 +66,8 @@ pub struct ChainHead {
 impl Chain {
     /// The chain at `root`. Sends no request.
     pub fn new(store: Store, root: &str) -> Result<Self> {
-        // Rows are read through a table, so the path must be valid for one.
-        Table::new(store.clone(), root)?;
+        // A folder may come to hold a table instead, so the path must be valid for one.
+        check_root(root, "table")?;
         Ok(Self {
             store,
             root: root.to_owned(),

@@ -28,15 +28,14 @@ use super::lease::WriteLease;
 use super::multihash::Multihash;
 use super::rows::SliceStats;
 use super::rules::ChainState;
-use super::schema;
-use super::slice::{SliceOptions, build_slice_snapshot, remove_slice, write_slice};
-use super::slice_columns::schema_to_write;
+use super::slice::{SliceOptions, remove_slice, scan_slices, slice_files, write_slice};
+use super::slice_columns::{schema_to_read, schema_to_write};
 use super::time::UtcDateTime;
 use crate::error::{Error, ErrorKind, Result};
+use crate::files::ScanOptions;
 use crate::parquet::options::WriteOptions;
 use crate::sync::mutex::lock;
 use crate::sync::progress;
-use crate::table::{ScanOptions, scan};
 
 /// The result of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,7 +196,7 @@ fn plan_steps(newest_first: &[Arc<Block>], target_bytes: u64) -> Result<Vec<Step
                 let slice_schema = state
                     .schema_event
                     .as_ref()
-                    .map(schema::arrow_from_event)
+                    .map(|event| schema_to_read(event, &state.vocabulary))
                     .transpose()?;
                 // The columns of slices before the first schema may differ.
                 let is_mergeable = slice.is_some() && slice_schema.is_some();
@@ -318,12 +317,11 @@ async fn merge_slices(
     let schema =
         schema.ok_or_else(|| Error::other("internal error: merged slices without a schema"))?;
     let schema = Arc::new(schema);
-    let (table, manifest) = build_slice_snapshot(chain, &schema, &state.vocabulary, &step.slices)?;
+    let files = slice_files(&schema, &state.vocabulary, &step.slices);
     for slice in &step.slices {
-        let offset = &state.vocabulary.offset;
-        super::verify::check_rows(chain, slice, offset, Some(&schema)).await?;
+        super::verify::check_rows(chain, slice, &state.vocabulary, Some(&schema)).await?;
     }
-    let stream = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
+    let stream = scan_slices(chain, &files, &ScanOptions::default()).await?;
     let slice_stats = Arc::new(Mutex::new(SliceStats::new(&schema)?));
     let shared_stats = Arc::clone(&slice_stats);
     let counted_rows = stream.into_reader().map(move |batch| {

@@ -1,11 +1,13 @@
 //! Schema evolution: which changes of a logical schema are allowed.
 //!
 //! [`compare_schemas`] finds the changes that the rules of a chain forbid, [`check_older_rows`] refuses those that the
-//! rules allow and with which older rows could not be read.
+//! rules allow and with which older rows could not be read. A unit or a time zone that a type leaves out is the default
+//! of the specification, so that to leave it out or to write it is no change.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::invalid_event;
+use super::schema::{DEFAULT_UNIT, UTC};
 use super::vocabulary::Vocabulary;
 use crate::error::Result;
 
@@ -29,12 +31,35 @@ pub(super) fn compare_schemas(
     after: &Value,
     ignore_optional: bool,
 ) -> DataSchemaDifference {
+    let (before, after) = (&with_defaults(before), &with_defaults(after));
     let mut difference = DataSchemaDifference {
         has_changes: before != after,
         ..DataSchemaDifference::default()
     };
     compare_fields("", before, after, ignore_optional, &mut difference);
     difference
+}
+
+/// Returns a schema, or a part of one, whose types have the units and time zones that they leave out. Attributes stay.
+fn with_defaults(part: &Value) -> Value {
+    let fields = match part {
+        Value::Array(items) => return items.iter().map(with_defaults).collect(),
+        Value::Object(fields) => fields,
+        other => return other.clone(),
+    };
+    let completed = fields.iter().map(|(name, value)| match name.as_str() {
+        "extra" => (name.clone(), value.clone()),
+        _ => (name.clone(), with_defaults(value)),
+    });
+    let mut completed: Map<String, Value> = completed.collect();
+    let kind = part.get("kind").and_then(Value::as_str);
+    if matches!(kind, Some("Time" | "Duration" | "Timestamp")) {
+        completed.entry("unit").or_insert(DEFAULT_UNIT.into());
+    }
+    if kind == Some("Timestamp") {
+        completed.entry("timezone").or_insert(UTC.into());
+    }
+    Value::Object(completed)
 }
 
 /// Refuses a schema with which the rows of the one before cannot be read. `vocabulary` has the names of the system
@@ -177,6 +202,7 @@ fn compare_types(
 #[cfg(test)]
 mod tests {
     use arrow_schema::{DataType, Field, Schema};
+    use serde_json::json;
 
     use super::*;
     use crate::odf::schema::from_arrow;
@@ -223,5 +249,45 @@ mod tests {
             compare_schemas(&before, &before, false),
             DataSchemaDifference::default()
         );
+    }
+
+    #[test]
+    fn a_default_that_is_left_out_is_no_change() {
+        let schema_of = |types: &[Value]| {
+            let fields = types.iter().enumerate();
+            let fields = fields.map(|(at, t)| json!({"name": format!("c{at}"), "type": t}));
+            json!({"fields": fields.collect::<Vec<_>>()})
+        };
+        let (unit, zone) = ("Millisecond", "UTC");
+        let short = [
+            json!({"kind": "Time"}),
+            json!({"kind": "Duration"}),
+            json!({"kind": "Option", "inner": {"kind": "Timestamp"}}),
+            json!({"kind": "List", "itemType": {"kind": "Timestamp"}}),
+            json!({"kind": "Map", "keyType": {"kind": "Time"}, "valueType": {"kind": "Time"}}),
+        ];
+        let time = json!({"kind": "Time", "unit": unit});
+        let timestamp = json!({"kind": "Timestamp", "unit": unit, "timezone": zone});
+        let long = [
+            time.clone(),
+            json!({"kind": "Duration", "unit": unit}),
+            json!({"kind": "Option", "inner": timestamp}),
+            json!({"kind": "List", "itemType": timestamp}),
+            json!({"kind": "Map", "keyType": time, "valueType": time}),
+        ];
+        let (short, long) = (schema_of(&short), schema_of(&long));
+        for (before, after) in [(&short, &long), (&long, &short)] {
+            let difference = compare_schemas(before, after, false);
+            assert_eq!(difference, DataSchemaDifference::default());
+        }
+        let finer = schema_of(&[json!({"kind": "Time", "unit": "Nanosecond"})]);
+        let difference = compare_schemas(&schema_of(&[json!({"kind": "Time"})]), &finer, false);
+        assert_eq!(difference.forbidden_changes.len(), 1);
+        let annotated = |kind: &str| {
+            let extra = json!({"example.com/a": {"kind": kind}});
+            json!({"fields": [{"name": "c", "type": {"kind": "Int8"}, "extra": extra}]})
+        };
+        assert!(compare_schemas(&annotated("Time"), &annotated("Date"), false).has_changes);
+        assert_eq!(with_defaults(&annotated("Time")), annotated("Time"));
     }
 }

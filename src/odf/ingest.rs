@@ -34,14 +34,14 @@ use super::rows::{SliceStats, SystemColumns, add_system_columns};
 use super::rules::ChainState;
 use super::schema;
 use super::slice::{
-    SliceOptions, UncommittedSlice, build_slice_snapshot, remove_slice, write_slice,
+    SliceOptions, UncommittedSlice, remove_slice, scan_slices, slice_files, write_slice,
 };
 use super::slice_columns::schema_to_write;
 use super::time::UtcDateTime;
 use super::vocabulary::{Vocabulary, system_fields};
 use crate::error::{Error, Result};
+use crate::files::ScanOptions;
 use crate::parquet::options::WriteOptions;
-use crate::table::{ScanOptions, scan};
 
 /// The options of an ingest.
 #[derive(Debug, Clone)]
@@ -180,9 +180,7 @@ async fn rebase(
     }
     let slices = [new_slice.slice.clone()];
     let old_plan = std::mem::replace(plan, new_plan);
-    let snapshot =
-        build_slice_snapshot(chain, &old_plan.slice_schema, &old_plan.vocabulary, &slices)?;
-    let (table, manifest) = snapshot;
+    let files = slice_files(&old_plan.slice_schema, &old_plan.vocabulary, &slices);
     let input_columns: Vec<String> = {
         let names = old_plan.vocabulary.names();
         let fields = old_plan
@@ -198,7 +196,7 @@ async fn rebase(
         columns: Some(input_columns),
         ..ScanOptions::default()
     };
-    let old_rows = scan(&table, Arc::new(manifest), scan_options).await?;
+    let old_rows = scan_slices(chain, &files, &scan_options).await?;
     let input = rename_system_columns(
         Box::new(old_rows.into_reader()),
         &old_plan.vocabulary,

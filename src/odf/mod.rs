@@ -4,8 +4,8 @@
 //! [`block`] defines one block, its bytes and its hash, [`event`] what it says. [`rules`] checks which block may follow
 //! in a chain. [`chain`] keeps blocks in a store, [`append`] moves the head by compare-and-swap. [`mod@ingest`] appends
 //! rows, [`ingest_tasks`] those of many processes, [`view`] reads a chain as of one block, [`mod@verify`] checks blocks and files, [`mod@compact`] merges small
-//! slices, [`mod@vacuum`] removes objects that no reference leads to, and [`attach`] records the schemas of tables and
-//! datasets.
+//! slices, [`mod@vacuum`] removes objects that no reference leads to, and [`attach`] records the schemas of something
+//! else, such as those of tables and datasets ([`crate::attach`]).
 //!
 //! Source: the Open Data Fabric specification and its RFCs 001 to 017.
 //!
@@ -48,7 +48,7 @@ mod vocabulary;
 mod yaml;
 
 pub use self::append::Appended;
-pub use self::attach::{Attached, attach_dataset, attach_table};
+pub use self::attach::Attached;
 pub use self::block::Block;
 pub use self::chain::Chain;
 pub use self::compact::{Compacted, compact};

@@ -43,8 +43,7 @@ pub(super) struct SliceStats {
     digest: Option<LogicalHash>,
     latest_event_time_micros: Option<i64>,
     rows: u64,
-    /// The operation of the last row.
-    last_operation: Option<i32>,
+    operations: OperationCheck,
 }
 
 impl SliceStats {
@@ -78,34 +77,62 @@ impl SliceStats {
         self.rows += rows.num_rows() as u64;
         Ok(())
     }
+}
 
-    /// Checks the codes of operations, and that every correct-from is directly followed by its correct-to.
-    fn check_operations(&mut self, operations: &Int32Array) -> Result<()> {
-        for (index, operation) in operations.values().iter().enumerate() {
-            let row = || self.rows + index as u64;
-            let follows_correct_from = self.last_operation == Some(CORRECT_FROM);
+/// Checks the operations of rows: their codes, and that every correct-from is directly followed by its correct-to.
+#[derive(Debug, Default)]
+pub(super) struct OperationCheck {
+    rows: u64,
+    /// The operation of the last row.
+    last: Option<i32>,
+    /// Whether the first row may be the correct-to of a row before.
+    is_part: bool,
+}
+
+impl OperationCheck {
+    /// The check of a slice that others wrote: the rows of a correction may be in two slices.
+    pub(super) fn of_slice() -> Self {
+        Self {
+            is_part: true,
+            ..Self::default()
+        }
+    }
+
+    /// Checks the operations of the next rows, which are whole numbers.
+    pub(super) fn check_column(&mut self, column: &ArrayRef) -> Result<()> {
+        let operations = cast_column(column, &Field::new("operation", DataType::Int32, true))?;
+        if operations.null_count() > 0 {
+            return Err(Error::invalid("a row has no operation"));
+        }
+        self.check(operations.as_primitive::<Int32Type>())
+    }
+
+    fn check(&mut self, operations: &Int32Array) -> Result<()> {
+        for operation in operations.values() {
+            let row = self.rows;
             if !(APPEND..=CORRECT_TO).contains(operation) {
                 let message = format!(
-                    "row {}: unknown operation code {operation}: {APPEND} appends, {RETRACT} retracts, \
-                     {CORRECT_FROM} and {CORRECT_TO} correct from and to",
-                    row()
+                    "row {row}: unknown operation code {operation}: {APPEND} appends, {RETRACT} retracts, \
+                     {CORRECT_FROM} and {CORRECT_TO} correct from and to"
                 );
                 return Err(Error::invalid(message));
             }
-            if follows_correct_from != (*operation == CORRECT_TO) {
+            let may_follow_unseen = row == 0 && self.is_part;
+            let follows_correct_from = self.last == Some(CORRECT_FROM);
+            if follows_correct_from != (*operation == CORRECT_TO) && !may_follow_unseen {
                 let message = format!(
-                    "row {}: a correct-to ({CORRECT_TO}) must directly follow its correct-from ({CORRECT_FROM})",
-                    row()
+                    "row {row}: a correct-to ({CORRECT_TO}) must directly follow its correct-from ({CORRECT_FROM})"
                 );
                 return Err(Error::invalid(message));
             }
-            self.last_operation = Some(*operation);
+            self.last = Some(*operation);
+            self.rows += 1;
         }
         Ok(())
     }
 
     fn check_end(&self) -> Result<()> {
-        if self.last_operation == Some(CORRECT_FROM) {
+        if self.last == Some(CORRECT_FROM) {
             let message = format!(
                 "the last row is a correct-from ({CORRECT_FROM}) without the correct-to ({CORRECT_TO}) after it"
             );
@@ -165,7 +192,11 @@ pub(super) fn add_system_columns(
     // After the last batch comes the error of a correction without its second row.
     let end = std::iter::once(()).filter_map(move |()| {
         let stats = lock(&end_stats);
-        stats.check_end().err().map(|e| Err(external_error(e)))
+        stats
+            .operations
+            .check_end()
+            .err()
+            .map(|e| Err(external_error(e)))
     });
     Ok(Box::new(RecordBatchIterator::new(
         batches.chain(end),
@@ -316,7 +347,7 @@ fn fill_system_columns(
                 })?;
                 if name == operation {
                     let operations = fill_operations(input_column);
-                    stats.check_operations(&operations)?;
+                    stats.operations.check(&operations)?;
                     Arc::new(operations)
                 } else if name == event_time {
                     let times = fill_times(input_column, time_ms)?;

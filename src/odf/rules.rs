@@ -378,12 +378,10 @@ impl ChainState {
     }
 
     fn check_schema(&self, event: &Value) -> Result<()> {
-        let Some(new) = get(event, "schema") else {
-            // The older form, rawArrowSchema, is not restricted.
-            return Ok(());
-        };
-        schema::to_arrow(new).map_err(|e| invalid_event(e.message().to_owned()).with_source(e))?;
-        let Some(previous_event) = &self.schema_event else {
+        schema::arrow_from_event(event)
+            .map_err(|e| invalid_event(e.message().to_owned()).with_source(e))?;
+        // What follows is not asked of the older form, rawArrowSchema.
+        let (Some(new), Some(previous_event)) = (get(event, "schema"), &self.schema_event) else {
             return Ok(());
         };
         let was_raw = get(previous_event, "rawArrowSchema").is_some();

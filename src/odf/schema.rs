@@ -32,7 +32,10 @@ const DECIMAL: &str = "arrow.apache.org/decimalEncoding";
 const TIMESTAMP: &str = "arrow.apache.org/timestampEncoding";
 /// Not in the specification: the attributes of a list's items.
 const ITEM: &str = "arrow.apache.org/itemEncoding";
-const UTC: &str = "UTC";
+/// The time zone of a timestamp that has none.
+pub(super) const UTC: &str = "UTC";
+/// The unit of a type of times that has none.
+pub(super) const DEFAULT_UNIT: &str = "Millisecond";
 const UNITS: [(&str, TimeUnit); 4] = [
     ("Second", TimeUnit::Second),
     ("Millisecond", TimeUnit::Millisecond),
@@ -56,14 +59,18 @@ pub fn event_from_arrow(schema: &Schema, raw: bool) -> Result<Value> {
 
 /// Converts a `SetDataSchema` event to its Arrow schema.
 pub fn arrow_from_event(event: &Value) -> Result<Schema> {
+    let logical_schema = event.get("schema").filter(|schema| !schema.is_null());
     match event.get("rawArrowSchema").and_then(Value::as_str) {
+        Some(_) if logical_schema.is_some() => Err(Error::block_corrupted(
+            "SetDataSchema has both a schema and a rawArrowSchema",
+        )),
         Some(text) => {
             let bytes = STANDARD.decode(text).map_err(|e| {
                 Error::block_corrupted("rawArrowSchema is not base64").with_source(e)
             })?;
             decode_raw_arrow(&bytes)
         }
-        None => to_arrow(event.get("schema").unwrap_or(&Value::Null)),
+        None => to_arrow(logical_schema.unwrap_or(&Value::Null)),
     }
 }
 
@@ -250,7 +257,7 @@ fn map_type_from_arrow(entries: &Field, sorted: bool) -> Result<Value> {
 
 fn unit_name(unit: TimeUnit) -> &'static str {
     let entry = UNITS.iter().find(|(_, known)| *known == unit);
-    entry.map_or("Millisecond", |(name, _)| name)
+    entry.map_or(DEFAULT_UNIT, |(name, _)| name)
 }
 
 /// Converts a logical schema to an Arrow schema.

@@ -2,7 +2,7 @@
 //!
 //! [`write_slice`] writes rows to a hidden file and publishes it under
 //! its hash as an [`UncommittedSlice`], which a block may then name; [`remove_slice`] removes one that no block will
-//! name. [`build_slice_snapshot`] makes slices readable as a snapshot of a table, [`read_columns`] reads the columns of
+//! name. [`scan_slices`] streams the rows of slices, [`read_columns`] reads the columns of
 //! one; [`ErrorKind::PartCorrupted`] if it is missing.
 //!
 //! If publishing fails or is cancelled, the staged file is discarded, and the file that may have been published is removed.
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{Schema, SchemaRef};
+use futures::future::BoxFuture;
 
 use super::chain::Chain;
 use super::event::Slice;
@@ -19,18 +20,20 @@ use super::rows::SliceStats;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::{
-    FileHooks, StagedFile, count_rows, discard, open, publish_files, run_blocking, stage,
+    BatchStream, DataFile, ExternalFile, ExternalFiles, FileHooks, FileScanner, FileShare,
+    FileSource, ScanOptions, StagedFile, count_rows, discard, open, publish_files, run_blocking,
+    stage, stream_all,
 };
 use crate::parquet::file::TAIL_BYTES;
 use crate::parquet::options::WriteOptions;
 use crate::parquet::seal::PartIdentity;
 use crate::parquet::writer::WritePlan;
+use crate::store::Store;
 use crate::store::stage::Staging;
 use crate::store::temp_name::temp_path_in;
 use crate::sync::hash::SharedHasher;
 use crate::sync::mutex::lock;
-use crate::table::format::TableManifest;
-use crate::table::{ExternalFile, Table, external_snapshot};
+use crate::versions::missing_slice_error;
 
 /// The most bytes of a file that wait to be hashed.
 const MAX_WAITING_BYTES: usize = 32 << 20;
@@ -165,15 +168,67 @@ pub(super) async fn read_columns(chain: &Chain, slice: &Slice) -> Result<Schema>
     Ok(Schema::new(fields))
 }
 
-/// Returns slices as a snapshot of a table, which can be scanned.
-pub(super) fn build_slice_snapshot(
+/// The files of a chain, by their paths in its folder.
+#[derive(Debug)]
+struct ChainFiles {
+    chain: Chain,
+}
+
+impl FileSource for ChainFiles {
+    type Listed = DataFile;
+
+    fn entry(file: &DataFile) -> &DataFile {
+        file
+    }
+
+    fn store(&self) -> &Store {
+        self.chain.store()
+    }
+
+    fn path(&self, relative: &str) -> String {
+        self.chain.path(relative)
+    }
+
+    fn share_of(&self, _: &str) -> Option<FileShare> {
+        None
+    }
+
+    fn missing_object_error<'a>(&'a self, path: &'a str, error: Error) -> BoxFuture<'a, Error> {
+        let error = match error.kind() {
+            ErrorKind::NotFound => missing_slice_error(path, &self.chain.path(path), error),
+            _ => error,
+        };
+        Box::pin(std::future::ready(error))
+    }
+}
+
+/// Streams the rows of slices.
+pub(super) async fn scan_slices(
     chain: &Chain,
+    slices: &ExternalFiles,
+    options: &ScanOptions,
+) -> Result<BatchStream> {
+    let source = ChainFiles {
+        chain: chain.clone(),
+    };
+    let columns = slices.columns()?;
+    let files = slices.entries(&columns.names_by_id());
+    let mut scanner = FileScanner::from_source(source, columns, options.filter.clone(), None);
+    scanner.files = scanner.select_files(files).await?;
+    stream_all(scanner, options)
+}
+
+/// Describes the files of slices of one vocabulary, whose rows have these columns.
+pub(super) fn slice_files(
     schema: &SchemaRef,
     vocabulary: &Vocabulary,
     slices: &[Slice],
-) -> Result<(Table, TableManifest)> {
+) -> ExternalFiles {
     let files = slices.iter().map(|slice| slice_file(slice, vocabulary));
-    build_snapshot(chain, schema, files.collect())
+    ExternalFiles {
+        schema: Arc::clone(schema),
+        files: files.collect(),
+    }
 }
 
 /// Describes the file of a slice. `vocabulary` is that of the block of the slice.
@@ -184,15 +239,4 @@ pub(super) fn slice_file(slice: &Slice, vocabulary: &Vocabulary) -> ExternalFile
         rows: slice.rows(),
         bounds: Some((vocabulary.offset.clone(), slice.start, slice.end)),
     }
-}
-
-/// Returns the files of slices as a snapshot of a table.
-pub(super) fn build_snapshot(
-    chain: &Chain,
-    schema: &SchemaRef,
-    files: Vec<ExternalFile>,
-) -> Result<(Table, TableManifest)> {
-    let table = Table::new(chain.store().clone(), chain.root())?;
-    let manifest = external_snapshot(schema, files)?;
-    Ok((table, manifest))
 }

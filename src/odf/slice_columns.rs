@@ -3,12 +3,38 @@
 //! [`describe_difference`] compares names, order and types. Of a type only the values count: whether they may be null,
 //! and the layout of strings, lists and dictionaries, are up to the writer.
 //!
+//! [`schema_to_read`] has the columns with which the rows of a slice are read: not every schema says which of them may
+//! be null.
+//!
 //! Parquet has no seconds, and other tools hash the columns that they read from the file. [`schema_to_write`] has the
 //! columns of a new slice, [`schema_as_read`] those that other tools read from a slice of an older release.
 
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
+use serde_json::Value;
+
+use super::fields::get;
+use super::schema;
+use super::vocabulary::Vocabulary;
+use crate::error::Result;
+
+/// Returns the columns with which rows are read that were written after a `SetDataSchema`. What a rawArrowSchema says
+/// of nulls was inferred by an engine, and other tools do not check it (RFC-016): any column but the system columns may
+/// have some.
+pub(super) fn schema_to_read(event: &Value, vocabulary: &Vocabulary) -> Result<Schema> {
+    let schema = schema::arrow_from_event(event)?;
+    if get(event, "rawArrowSchema").is_none() {
+        return Ok(schema);
+    }
+    let fields = schema.fields().iter().map(|field| {
+        let is_system = vocabulary.names().contains(&field.name().as_str());
+        let nullable = field.is_nullable() || !is_system;
+        field.as_ref().clone().with_nullable(nullable)
+    });
+    let fields: Vec<Field> = fields.collect();
+    Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
 
 /// Describes the first difference between the columns of a slice and the schema of the chain, if they differ.
 pub(super) fn describe_difference(chain_schema: &Schema, slice_schema: &Schema) -> Option<String> {

@@ -33,9 +33,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::cas::Register;
 use crate::store::temp_name::{is_hidden, is_stale};
 use crate::sync::progress;
-use crate::table::Table;
 use crate::versions::vacuum::{before, remove_hidden, store_time};
-use crate::versions::{list_objects, list_root};
+use crate::versions::{list_below, list_root};
 
 /// Younger objects are never removed.
 pub const MIN_AGE: Duration = Duration::from_hours(48);
@@ -73,13 +72,13 @@ pub async fn vacuum(chain: &Chain, older_than: Duration, dry_run: bool) -> Resul
     if chain.head().await?.is_none() {
         return Err(chain.not_found());
     }
-    let table = Table::new(chain.store().clone(), chain.root())?;
-    let cutoff = before(store_time(&table).await?, older_than);
-    let mut objects = list_root(&table).await?;
+    let (store, root) = (chain.store(), chain.root());
+    let cutoff = before(store_time(store, root).await?, older_than);
+    let mut objects = list_root(store, root).await?;
     for folder in FOLDERS.iter().chain(&[REFERENCES]) {
-        objects.extend(list_objects(&table, folder).await?);
+        objects.extend(list_below(store, root, folder).await?);
     }
-    let references = collect_references(chain, &table, &objects, cutoff).await?;
+    let references = collect_references(chain, &objects, cutoff).await?;
     let mut removed = RemovedFiles::default();
     for (path, meta) in objects {
         let is_old = meta.last_modified <= cutoff;
@@ -114,12 +113,12 @@ fn parse_object_path(path: &str) -> Option<(&'static str, Multihash)> {
 /// Collects what the references lead to.
 async fn collect_references(
     chain: &Chain,
-    table: &Table,
     objects: &BTreeMap<String, ObjectMeta>,
     cutoff: DateTime<Utc>,
 ) -> Result<HashSet<(&'static str, Multihash)>> {
     let mut heads: Vec<(Multihash, bool)> = Vec::new();
-    for path in list_objects(table, REFERENCES).await?.into_keys() {
+    let listed = list_below(chain.store(), chain.root(), REFERENCES).await?;
+    for path in listed.into_keys() {
         if is_hidden(&path) {
             continue;
         }

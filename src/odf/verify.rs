@@ -21,17 +21,18 @@ use super::chain::Chain;
 use super::digest::LogicalHash;
 use super::event::Slice;
 use super::multihash::{Multihash, SHA3_256};
+use super::rows::OperationCheck;
 use super::rules::ChainState;
-use super::schema;
-use super::slice::{build_slice_snapshot, read_columns};
-use super::slice_columns::{describe_difference, schema_as_read};
+use super::slice::{read_columns, scan_slices, slice_files};
+use super::slice_columns::{describe_difference, schema_as_read, schema_to_read};
+use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::run_blocking;
+use crate::files::{ScanOptions, run_blocking};
 use crate::parquet::default_threads;
-use crate::parquet::types::convert_batch;
+use crate::parquet::required::check_nulls;
+use crate::parquet::types::{convert, convert_batch};
 use crate::sync::hash::Sha3;
 use crate::sync::progress;
-use crate::table::{ScanOptions, scan};
 use crate::versions::names::CHAIN_HEAD;
 
 /// The bytes of a file that are read and hashed at once.
@@ -188,8 +189,8 @@ struct FileCheck {
     hash: Multihash,
     size: u64,
     slice: Option<Slice>,
-    /// The name of the offset column.
-    offset: String,
+    /// The names of the system columns.
+    vocabulary: Vocabulary,
     /// The schema of the chain before the slice; None if it has none that can be used.
     schema: Option<Schema>,
 }
@@ -202,12 +203,12 @@ impl FileCheck {
             hash: slice.physical_hash.clone(),
             size: slice.size,
             slice: Some(slice),
-            offset: state.vocabulary.offset.clone(),
+            vocabulary: state.vocabulary.clone(),
             // A schema that cannot be used is a problem of its own block.
             schema: state
                 .schema_event
                 .as_ref()
-                .and_then(|e| schema::arrow_from_event(e).ok()),
+                .and_then(|e| schema_to_read(e, &state.vocabulary).ok()),
         }))
     }
 
@@ -219,7 +220,7 @@ impl FileCheck {
             hash: hash.clone(),
             size: checkpoint.size,
             slice: None,
-            offset: String::new(),
+            vocabulary: Vocabulary::default(),
             schema: None,
         })
     }
@@ -227,7 +228,7 @@ impl FileCheck {
     async fn run(&self, chain: &Chain) -> Result<()> {
         self.check_bytes(chain).await?;
         match &self.slice {
-            Some(slice) => check_rows(chain, slice, &self.offset, self.schema.as_ref()).await,
+            Some(slice) => check_rows(chain, slice, &self.vocabulary, self.schema.as_ref()).await,
             None => Ok(()),
         }
     }
@@ -280,55 +281,116 @@ impl FileCheck {
     }
 }
 
-/// Checks the logical hash of a slice, the offsets of its rows, and its columns against the schema of the chain.
+/// Checks the logical hash of a slice, the offsets and the operations of its rows, and its columns and values against
+/// the schema of the chain.
 pub(super) async fn check_rows(
     chain: &Chain,
     slice: &Slice,
-    offset: &str,
+    vocabulary: &Vocabulary,
     chain_schema: Option<&Schema>,
 ) -> Result<()> {
     let path = chain.data_path(&slice.physical_hash.to_string());
-    let damaged = |message: String| Error::new(ErrorKind::PartCorrupted, message).with_path(&path);
     let schema = Arc::new(read_columns(chain, slice).await?);
     if let Some(reason) =
         chain_schema.and_then(|chain_schema| describe_difference(chain_schema, &schema))
     {
-        return Err(damaged(reason));
+        return Err(damaged(reason).with_path(&path));
     }
-    let Ok(column) = schema.index_of(offset) else {
-        return Err(damaged(format!(
-            "the slice has no offset column {offset:?}"
-        )));
-    };
-    let vocabulary = super::vocabulary::Vocabulary::default();
-    let (table, manifest) =
-        build_slice_snapshot(chain, &schema, &vocabulary, std::slice::from_ref(slice))?;
-    let mut batches = scan(&table, Arc::new(manifest), ScanOptions::default()).await?;
-    let mut digest = SliceDigest::new(&schema)?;
-    let mut next = slice.start;
+    let files = slice_files(&schema, &Vocabulary::default(), std::slice::from_ref(slice));
+    let check = RowCheck::new(&schema, vocabulary, chain_schema.cloned(), slice.start);
+    let mut check = check.map_err(|e| e.with_path(&path))?;
+    let mut batches = scan_slices(chain, &files, &ScanOptions::default()).await?;
     while let Some(batch) = batches.next().await {
         let batch = batch?;
-        let first = next;
-        // No overflow: the footer was checked, and no file has so many rows.
-        next = next.saturating_add(batch.num_rows() as u64);
-        digest = run_blocking(move || {
-            if !is_sequential(batch.column(column), first..next) {
-                let message = format!("the offsets of the rows do not count from {first}");
-                return Err(Error::new(ErrorKind::PartCorrupted, message));
-            }
-            digest.update(&batch)?;
-            Ok(digest)
-        })
-        .await?;
+        let checked = run_blocking(move || {
+            check.update(&batch)?;
+            Ok(check)
+        });
+        check = checked.await.map_err(|e| e.with_path(&path))?;
     }
-    let (actual_hash, other_hash) = digest.finish()?;
+    let (actual_hash, other_hash) = check.digest.finish()?;
     if actual_hash != slice.logical_hash && other_hash.as_ref() != Some(&slice.logical_hash) {
-        return Err(damaged(format!(
+        let message = format!(
             "the logical hash of the rows is {actual_hash}; the block states {}",
             slice.logical_hash
-        )));
+        );
+        return Err(damaged(message).with_path(&path));
     }
     Ok(())
+}
+
+fn damaged(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::PartCorrupted, message)
+}
+
+/// The check of the rows of a slice, batch by batch.
+struct RowCheck {
+    /// The index of the offset column.
+    offset: usize,
+    /// The offset of the next row.
+    next: u64,
+    /// The index of the operation column; a chain from before there were operations has none.
+    operation: Option<usize>,
+    operations: OperationCheck,
+    chain_schema: Option<Schema>,
+    digest: SliceDigest,
+}
+
+impl RowCheck {
+    fn new(
+        slice_schema: &Schema,
+        vocabulary: &Vocabulary,
+        chain_schema: Option<Schema>,
+        start: u64,
+    ) -> Result<Self> {
+        let [offset, operation, ..] = vocabulary.names();
+        let Ok(offset_index) = slice_schema.index_of(offset) else {
+            return Err(damaged(format!(
+                "the slice has no offset column {offset:?}"
+            )));
+        };
+        Ok(Self {
+            offset: offset_index,
+            next: start,
+            operation: slice_schema.index_of(operation).ok(),
+            operations: OperationCheck::of_slice(),
+            chain_schema,
+            digest: SliceDigest::new(slice_schema)?,
+        })
+    }
+
+    fn update(&mut self, batch: &RecordBatch) -> Result<()> {
+        let first = self.next;
+        // No overflow: the footer was checked, and no file has so many rows.
+        self.next = first.saturating_add(batch.num_rows() as u64);
+        if !is_sequential(batch.column(self.offset), first..self.next) {
+            let message = format!("the offsets of the rows do not count from {first}");
+            return Err(damaged(message));
+        }
+        if let Some(index) = self.operation {
+            let checked = self.operations.check_column(batch.column(index));
+            checked.map_err(|e| damaged(e.message().to_owned()).with_source(e))?;
+        }
+        if let Some(chain_schema) = &self.chain_schema {
+            check_values(batch, chain_schema).map_err(|e| {
+                let message = format!(
+                    "the rows are not those of the schema before the slice: {}",
+                    e.message()
+                );
+                damaged(message).with_source(e)
+            })?;
+        }
+        self.digest.update(batch)
+    }
+}
+
+/// Checks that rows can be read with the schema of their chain, which has the same columns.
+fn check_values(batch: &RecordBatch, chain_schema: &Schema) -> Result<()> {
+    let mut columns = chain_schema.fields().iter().zip(batch.columns());
+    columns.try_for_each(|(field, column)| {
+        check_nulls(column, field, field.name())?;
+        convert(column, field.data_type(), field.name()).map(drop)
+    })
 }
 
 /// The logical hashes that a slice may have: that of its columns, and for a file whose Arrow schema has seconds that of

@@ -1,8 +1,8 @@
 //! A chain as of a block: its schema, its slices and their rows.
 //!
 //! [`Chain::view`] finds the block that a [`BlockSelector`] selects and returns a [`ChainView`]. A time before a
-//! compaction selects a block of the chain before that compaction. [`ChainView::snapshot`] makes the slices readable
-//! as a table, [`ChainView::ledger`] applies retractions and corrections.
+//! compaction selects a block of the chain before that compaction. [`ChainView::files`] lists the slices as files with
+//! rows of one schema, [`ChainView::ledger`] applies retractions and corrections.
 //!
 //! Errors: [`ErrorKind::NotFound`] (a time before the first block, or no schema), [`ErrorKind::VersionExpired`] (a
 //! vacuum removed the chain of that time or block), [`ErrorKind::FormatNotSupported`] (an event of a later release may
@@ -27,12 +27,12 @@ use super::event::{Event, Slice};
 use super::multihash::Multihash;
 use super::rules::ChainState;
 use super::schema;
-use super::slice::{build_snapshot, read_columns, slice_file};
+use super::slice::{read_columns, scan_slices, slice_file};
+use super::slice_columns::schema_to_read;
 use super::time::UtcDateTime;
 use super::vocabulary::Vocabulary;
 use crate::error::{Error, ErrorKind, Result};
-use crate::table::format::TableManifest;
-use crate::table::{ScanOptions, Table, scan};
+use crate::files::{ExternalFiles, ScanOptions};
 
 /// Selects a block of a chain.
 #[derive(Debug, Clone)]
@@ -197,15 +197,15 @@ impl ChainView {
         Ok(Some(Arc::new(read_columns(&self.chain, &newest).await?)))
     }
 
-    /// Returns the rows as a snapshot of a table, which can be scanned.
-    pub async fn snapshot(&self) -> Result<(Table, TableManifest)> {
+    /// Returns the files with the rows, whose paths are relative to the folder of the chain.
+    pub async fn files(&self) -> Result<ExternalFiles> {
         let schema = self.schema().await?.ok_or_else(|| {
             let message = "the dataset has no schema; ingest rows or append a SetDataSchema first";
             Error::new(ErrorKind::NotFound, message).with_path(self.chain.root())
         })?;
         let slices = self.slices_with_vocabulary()?;
         let files = slices.iter().map(|(slice, names)| slice_file(slice, names));
-        // After a rawArrowSchema a column may become required, and older rows may have nulls in it.
+        // After a rawArrowSchema rows may have nulls in any column, and a column may become required.
         let mut nullable_columns = self.nullable_columns()?;
         for name in self.state.vocabulary.names() {
             nullable_columns.remove(name);
@@ -215,8 +215,10 @@ impl ChainView {
             field.as_ref().clone().with_nullable(nullable)
         });
         let fields: Vec<_> = fields.collect();
-        let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
-        build_snapshot(&self.chain, &schema, files.collect())
+        Ok(ExternalFiles {
+            schema: Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone())),
+            files: files.collect(),
+        })
     }
 
     /// Returns the slices, oldest first, each with the names that the system columns had at its block.
@@ -249,7 +251,8 @@ impl ChainView {
                 continue;
             }
             // One that cannot be used is an error only if it is the last.
-            let used = schema_event.take().map(schema::arrow_from_event);
+            let event = schema_event.take();
+            let used = event.map(|event| schema_to_read(event, &self.state.vocabulary));
             if let Some(Ok(schema)) = used {
                 let fields = schema.fields().iter();
                 names.extend(fields.filter(|f| f.is_nullable()).map(|f| f.name().clone()));
@@ -281,10 +284,9 @@ impl ChainView {
     /// filter of `options`, its columns. All rows of the chain are held in memory.
     pub async fn ledger(&self, options: ScanOptions) -> Result<(SchemaRef, Vec<RecordBatch>)> {
         self.check_vocabulary()?;
-        let (table, manifest) = self.snapshot().await?;
-        let manifest = Arc::new(manifest);
+        let files = self.files().await?;
         let all_columns = ScanOptions::default();
-        let (schema, batches) = collect_batches(&table, Arc::clone(&manifest), all_columns).await?;
+        let (schema, batches) = collect_batches(&self.chain, &files, &all_columns).await?;
         let vocabulary = self.state.vocabulary.clone();
         let computation = crate::files::run_blocking(move || {
             let rows = concat_batches(&schema, &batches).map_err(Error::from_cause)?;
@@ -292,7 +294,7 @@ impl ChainView {
         });
         let live_offsets = computation.await?;
         let output_columns = options.columns.unwrap_or_else(|| {
-            let names = manifest.schema.columns.iter().map(|c| c.name.clone());
+            let names = files.schema.fields().iter().map(|f| f.name().clone());
             names
                 .filter(|name| *name != self.state.vocabulary.operation)
                 .collect()
@@ -308,7 +310,7 @@ impl ChainView {
             columns: Some(scan_columns),
             ..options
         };
-        let (schema, batches) = collect_batches(&table, manifest, options).await?;
+        let (schema, batches) = collect_batches(&self.chain, &files, &options).await?;
         let filtered = batches.iter().map(|batch| {
             let rows = filter_record_batch(
                 batch,
@@ -326,11 +328,11 @@ impl ChainView {
 }
 
 async fn collect_batches(
-    table: &Table,
-    manifest: Arc<TableManifest>,
-    options: ScanOptions,
+    chain: &Chain,
+    files: &ExternalFiles,
+    options: &ScanOptions,
 ) -> Result<(SchemaRef, Vec<RecordBatch>)> {
-    let mut stream = scan(table, manifest, options).await?;
+    let mut stream = scan_slices(chain, files, options).await?;
     let schema = Arc::clone(&stream.schema);
     let mut batches = Vec::new();
     while let Some(batch) = stream.next().await {

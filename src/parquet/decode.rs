@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 
 use arrow_array::ArrayRef;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+use parquet::basic::Compression;
+use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::arrays::{align, filter_arrays, slice_arrays};
 pub use super::chunks::Chunks;
@@ -21,9 +23,12 @@ use super::dictionary::restore;
 use super::file::ParquetFile;
 use super::flat::{self, RowsToDecode};
 use super::narrow::convert_all;
+use super::nested::largest_list_size;
 use super::page_index::ChunkPages;
 use super::page_selection::{RowSelection, open_reader};
-use super::{pages, panic_text};
+use super::row_ranges::RowRanges;
+use super::text::check_decoded_text;
+use super::{expansion, pages, panic_text};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The most rows that are decoded into one array; a footer may claim any number.
@@ -74,6 +79,21 @@ pub(crate) fn decode_rows(
     filter_arrays(arrays, selection.mask.as_ref())
 }
 
+/// Decodes the rows `rows` of a field with arrow-rs, which skips those before them.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn decode_with_skips(
+    file: &ParquetFile,
+    group: usize,
+    root: usize,
+    chunks: &Chunks,
+    rows: std::ops::Range<usize>,
+) -> Result<Vec<ArrayRef>> {
+    check_chunks(file, group, root, chunks)?;
+    let mut stream = ColumnStream::new(file, group, root, chunks, rows.len());
+    (stream.decoded, stream.rows) = (rows.start, rows.end);
+    stream.read_all()
+}
+
 /// Checks the chunks of a column, and decodes rows of it.
 fn decode_chunks(
     file: &ParquetFile,
@@ -109,9 +129,7 @@ fn estimate_rows(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> u
     let rows = group_rows(file, group);
     let leaf_sizes = file.leaves(root).map(|leaf| {
         let column = file.metadata().row_group(group).column(leaf);
-        let unencoded = column.unencoded_byte_array_data_bytes().unwrap_or_default();
-        let size = column.uncompressed_size().max(unencoded);
-        size.unsigned_abs()
+        largest_size(column, rows as u64)
     });
     let largest = leaf_sizes.max().unwrap_or_default();
     if largest <= bytes {
@@ -121,9 +139,27 @@ fn estimate_rows(file: &ParquetFile, group: usize, root: usize, bytes: u64) -> u
     usize::try_from(share).unwrap_or(rows).max(1)
 }
 
+/// About the bytes of a column chunk of `rows` rows. A footer may claim any number of them.
+fn largest_size(column: &ColumnChunkMetaData, rows: u64) -> u64 {
+    let values = column.num_values().unsigned_abs().max(rows);
+    let compressed = column.compressed_size().unsigned_abs();
+    let most = match column.compression() {
+        Compression::UNCOMPRESSED => compressed,
+        codec => expansion::max_bytes(codec, compressed).unwrap_or(u64::MAX),
+    };
+    let uncompressed = column.uncompressed_size().unsigned_abs().min(most);
+    let unencoded = column.unencoded_byte_array_data_bytes().unwrap_or_default();
+    let unencoded = unencoded.unsigned_abs().min(most.saturating_mul(values));
+    // Nulls of a fixed length take as much memory as values.
+    let width = u64::try_from(column.column_descr().type_length()).unwrap_or_default();
+    let fixed = values.saturating_mul(width);
+    uncompressed.max(unencoded).max(fixed)
+}
+
 fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) -> Result<()> {
+    check_list_size(file, group, root)?;
     for leaf in file.leaves(root) {
-        file.check_not_encrypted(leaf)?;
+        file.check_readable(leaf)?;
         let bytes = chunks
             .slice(&file.chunk_range(group, leaf))
             .ok_or_else(|| {
@@ -141,6 +177,22 @@ fn check_chunks(file: &ParquetFile, group: usize, root: usize, chunks: &Chunks) 
             group_rows(file, group),
         )
         .map_err(|reason| decode_error(file, root, group, &reason))?;
+    }
+    Ok(())
+}
+
+/// Refuses lists of a fixed size with more items than the column has, if nulls of that size would take much memory.
+fn check_list_size(file: &ParquetFile, group: usize, root: usize) -> Result<()> {
+    let schemas = [&file.schema, file.stored_schema()];
+    let sizes = schemas.map(|schema| largest_list_size(schema.field(root).data_type()));
+    let size = sizes[0].max(sizes[1]);
+    let items = size.saturating_mul(group_rows(file, group) as u64);
+    let columns = file.metadata().row_group(group).columns();
+    let mut leaves = file.leaves(root);
+    let fits = leaves.all(|leaf| size <= columns[leaf].num_values().unsigned_abs());
+    if items > MAX_ARRAY_BYTES && (!fits || size > MAX_ARRAY_ROWS as u64) {
+        let reason = format!("its lists of {size} items are longer than its values");
+        return Err(decode_error(file, root, group, &reason));
     }
     Ok(())
 }
@@ -299,8 +351,9 @@ impl ColumnStream {
         if rows == 0 || rows > self.rows - self.decoded {
             return Err(self.row_count_error());
         }
+        let array = check_decoded_text(batch.column(0))?;
         self.ready
-            .extend(convert_decoded(&self.file, self.root, batch.column(0))?);
+            .extend(convert_decoded(&self.file, self.root, &array)?);
         self.decoded += rows;
         self.reader = Some(reader);
         Ok(())
@@ -315,22 +368,17 @@ impl ColumnStream {
 
     fn open(&self) -> Result<ParquetRecordBatchReader, parquet::errors::ParquetError> {
         let chunk_reader = sparse_file(&self.file, &self.chunks);
-        if let Some(selection) = &self.selection {
-            let remaining = std::iter::once(self.decoded..self.rows);
-            let rows = selection.rows.at_positions(remaining);
-            let (group, root) = (self.group, self.root);
-            let fetched = (&chunk_reader, &*selection.pages);
-            return open_reader(&self.file, group, root, fetched, (&rows, self.batch_rows));
-        }
-        let reader = self.file.reader.clone();
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunk_reader, reader)
-            .with_projection(self.file.mask(self.root))
-            .with_row_groups(vec![self.group])
-            .with_batch_size(self.batch_rows);
-        if self.decoded > 0 {
-            builder = builder.with_offset(self.decoded);
-        }
-        builder.build()
+        let remaining = self.decoded..self.rows;
+        let (rows, pages) = match &self.selection {
+            Some(selection) => {
+                let rows = selection.rows.at_positions(std::iter::once(remaining));
+                (rows, Some(&*selection.pages))
+            }
+            None => (RowRanges::single(remaining), None),
+        };
+        let (group, root) = (self.group, self.root);
+        let fetched = (&chunk_reader, pages);
+        open_reader(&self.file, group, root, fetched, (&rows, self.batch_rows))
     }
 
     /// Exactly the next `rows` rows, in one or more arrays.

@@ -10,6 +10,8 @@ use arrow_array::{Array, ArrayRef};
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 
+use super::seal::hash;
+
 /// Blocks of a sample, and the rows of each.
 const BLOCKS: usize = 16;
 const BLOCK_ROWS: usize = 256;
@@ -18,6 +20,8 @@ const MIN_ROWS: usize = 2 * BLOCKS * BLOCK_ROWS;
 /// A sample of distinct values may have one value in so many twice. If values are drawn at random, a column with so few
 /// of them twice in the sample has far more values than a dictionary holds.
 const MIN_VALUES_PER_REPEAT: usize = 256;
+/// The most values that a full sample may have twice.
+const MAX_REPEATS: usize = BLOCKS * BLOCK_ROWS / MIN_VALUES_PER_REPEAT;
 
 /// Whether nearly all values of a sample of `array` are distinct. Columns that are dictionaries or nested, or of few
 /// rows or of narrow types, are not.
@@ -28,8 +32,8 @@ pub(super) fn is_distinct(array: &ArrayRef) -> bool {
     let Ok(converter) = RowConverter::new(vec![SortField::new(array.data_type().clone())]) else {
         return false;
     };
-    let mut distinct: HashSet<Box<[u8]>> = HashSet::new();
-    let mut values = 0;
+    let mut distinct = HashSet::with_capacity(BLOCKS * BLOCK_ROWS);
+    let (mut values, mut repeats) = (0, 0);
     for block in 0..BLOCKS {
         let begin = (array.len() - BLOCK_ROWS) / (BLOCKS - 1) * block;
         let slice = array.slice(begin, BLOCK_ROWS);
@@ -38,10 +42,13 @@ pub(super) fn is_distinct(array: &ArrayRef) -> bool {
         };
         for row in (0..slice.len()).filter(|row| slice.is_valid(*row)) {
             values += 1;
-            distinct.insert(rows.row(row).as_ref().into());
+            repeats += usize::from(!distinct.insert(hash(rows.row(row).as_ref())));
+        }
+        // The other blocks cannot make up for so many.
+        if repeats > MAX_REPEATS {
+            return false;
         }
     }
-    let repeats = values - distinct.len();
     values >= BLOCKS * BLOCK_ROWS / 4 && repeats * MIN_VALUES_PER_REPEAT <= values
 }
 

@@ -2,26 +2,26 @@
 //! within a memory budget.
 //!
 //! A column of a row group is a queue of arrays and the writers that encode them. One thread works on a column at a
-//! time; different columns, also of different row groups, are encoded in parallel. When all columns of the oldest row
-//! group are encoded, one thread appends it to the output while the others go on.
+//! time; different columns, also of different row groups, are encoded in parallel. When all rows of the oldest row
+//! group are known and its first column is encoded, one thread appends column after column to the output. Where the
+//! next one is not finished, it encodes like the others meanwhile.
 //!
 //! The thread that reads the input calls `open_group`, `push`, `close_group` and `finish` of [`Encoder`]; the others
 //! run `run_worker`. Without workers, the input's thread encodes whenever it would have to wait. The first error or panic
 //! stops all workers. A call of the input's thread returns it.
 
-use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{Field, SchemaRef};
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowColumnWriter, compute_leaves};
 
-use super::dictionary::Dictionaries;
-use super::output::{Digests, EncodedRowGroup, OutputFiles};
+use super::output::{ClosedRowGroup, Digests, OutputFiles};
+use super::pending::{Appending, EncodeTask, Encoded, NextColumn, PendingGroups};
 use super::size::slice_bytes;
 use super::types::convert;
 use super::{Cancel, panic_text};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::mutex;
 
 /// The most row groups that are encoded at a time.
@@ -30,39 +30,13 @@ const MAX_PENDING_GROUPS: usize = 3;
 const WRITER_OVERHEAD_BYTES: usize = 512 << 10;
 /// The most that the writers of a row group are charged for this overhead is the budget divided by this number.
 const MAX_OVERHEAD_SHARE: usize = 4;
-
-/// A row group that is being encoded.
-struct PendingRowGroup {
-    id: u64,
-    columns: Vec<PendingColumn>,
-    digests: Digests,
-    dictionaries: Dictionaries,
-    rows: u64,
-    opens_file: bool,
-    /// No more rows will come.
-    closed: bool,
-    /// Columns whose chunks are not finished.
-    unfinished: usize,
-}
-
-#[derive(Default)]
-struct PendingColumn {
-    queue: VecDeque<ArrayRef>,
-    /// The size of the queued arrays.
-    queued_bytes: usize,
-    writers: Vec<ArrowColumnWriter>,
-    /// The memory of the writers or of the finished chunks.
-    memory_bytes: usize,
-    busy: bool,
-    chunks: Option<Vec<ArrowColumnChunk>>,
-}
+/// Fewer rows are not passed on to a writer at once, even if its pages are shorter.
+const MIN_PIECE_ROWS: usize = 4 << 10;
 
 struct EncoderState<'a> {
-    groups: VecDeque<PendingRowGroup>,
-    groups_opened: u64,
+    pending: PendingGroups,
     /// None while a thread appends a row group to it.
     output: Option<Box<OutputFiles<'a>>>,
-    used_bytes: usize,
     /// Threads encode beside that of the input.
     has_workers: bool,
     stopped: bool,
@@ -77,42 +51,33 @@ pub(super) struct Encoder<'a> {
     schema: SchemaRef,
     storage_schema: SchemaRef,
     budget_bytes: usize,
+    /// The rows that a writer gets at once, whole pages.
+    piece_rows: usize,
     /// What a column's writer is charged in addition to its `memory_size`.
     overhead_bytes: usize,
     cancel: Cancel,
 }
 
-/// The queued arrays of one column and its writers, taken by a thread.
-struct EncodeTask {
-    group: u64,
-    column: usize,
-    arrays: VecDeque<ArrayRef>,
-    arrays_bytes: usize,
-    writers: Vec<ArrowColumnWriter>,
-    close: bool,
-}
-
 enum WorkItem<'a> {
     Encode(EncodeTask),
-    Append(Box<OutputFiles<'a>>, EncodedRowGroup, usize),
+    Append(Box<OutputFiles<'a>>, ClosedRowGroup, Appending),
 }
 
 impl<'a> Encoder<'a> {
     pub(super) fn new(
         output: OutputFiles<'a>,
         schemas: (SchemaRef, SchemaRef),
-        budget_bytes: usize,
-        leaves: usize,
+        pending: PendingGroups,
+        (budget_bytes, leaves): (usize, usize),
+        page_rows: usize,
         cancel: Cancel,
     ) -> Self {
         // Most of the budget is left for rows, however many columns there are.
         let share = budget_bytes / MAX_OVERHEAD_SHARE / leaves.max(1);
         Self {
             state: Mutex::new(EncoderState {
-                groups: VecDeque::new(),
-                groups_opened: 0,
+                pending,
                 output: Some(Box::new(output)),
-                used_bytes: 0,
                 has_workers: false,
                 stopped: false,
                 failure: None,
@@ -122,6 +87,7 @@ impl<'a> Encoder<'a> {
             schema: schemas.0,
             storage_schema: schemas.1,
             budget_bytes,
+            piece_rows: page_rows.max(1) * (MIN_PIECE_ROWS / page_rows.max(1)).max(1),
             overhead_bytes: share.min(WRITER_OVERHEAD_BYTES),
             cancel,
         }
@@ -138,40 +104,20 @@ impl<'a> Encoder<'a> {
         digests: Digests,
         opens_file: bool,
     ) -> Result<()> {
-        let columns: Vec<PendingColumn> = writers
-            .into_iter()
-            .map(|writers| PendingColumn {
-                memory_bytes: writers.len() * self.overhead_bytes,
-                writers,
-                ..PendingColumn::default()
-            })
-            .collect();
-        let overhead: usize = columns.iter().map(|c| c.memory_bytes).sum();
-        let leaves: usize = columns.iter().map(|c| c.writers.len()).sum();
+        let leaves: usize = writers.iter().map(Vec::len).sum();
         let mut state = self.lock();
         // The row groups before it are closed, so the wait ends.
-        let must_wait = |state: &EncoderState<'_>| {
-            let groups = state.groups.len();
-            groups >= MAX_PENDING_GROUPS
-                || (groups > 0
-                    && state.used_bytes + leaves * WRITER_OVERHEAD_BYTES > self.budget_bytes)
+        let must_wait = |pending: &PendingGroups| {
+            pending.waiting() >= MAX_PENDING_GROUPS
+                || (!pending.is_empty()
+                    && pending.used_bytes() + leaves * WRITER_OVERHEAD_BYTES > self.budget_bytes)
         };
-        while must_wait(&state) && state.failure.is_none() {
+        while must_wait(&state.pending) && state.failure.is_none() {
             state = self.wait_for_space(state)?;
         }
-        state.used_bytes += overhead;
-        state.groups_opened += 1;
-        let id = state.groups_opened;
-        state.groups.push_back(PendingRowGroup {
-            id,
-            unfinished: columns.len(),
-            columns,
-            digests,
-            dictionaries: Dictionaries::default(),
-            rows: 0,
-            opens_file,
-            closed: false,
-        });
+        let overhead_bytes = self.overhead_bytes;
+        let pending = &mut state.pending;
+        pending.open(writers, overhead_bytes, digests, opens_file);
         Ok(())
     }
 
@@ -182,31 +128,18 @@ impl<'a> Encoder<'a> {
         let sizes: Vec<usize> = batch.columns().iter().map(|c| slice_bytes(c)).collect();
         let batch_bytes: usize = sizes.iter().sum();
         let mut state = self.lock();
-        while state.used_bytes + batch_bytes > self.budget_bytes && state.failure.is_none() {
-            let is_idle = state.groups.len() == 1
-                && state
-                    .groups
-                    .iter()
-                    .flat_map(|g| &g.columns)
-                    .all(|c| !c.busy && c.queue.is_empty());
-            if is_idle && state.groups.back().is_some_and(|g| g.rows > 0) {
-                return Ok(false);
-            }
-            if is_idle {
+        while state.pending.used_bytes() + batch_bytes > self.budget_bytes
+            && state.failure.is_none()
+        {
+            if state.pending.is_idle() {
+                if state.pending.has_rows() {
+                    return Ok(false);
+                }
                 break;
             }
             state = self.wait_for_space(state)?;
         }
-        state.used_bytes += batch_bytes;
-        if let Some(group) = state.groups.back_mut() {
-            group.rows += batch.num_rows() as u64;
-            group.dictionaries.observe(batch);
-            for ((column, array), bytes) in group.columns.iter_mut().zip(batch.columns()).zip(sizes)
-            {
-                column.queue.push_back(ArrayRef::clone(array));
-                column.queued_bytes += bytes;
-            }
-        }
+        state.pending.push(batch, &sizes);
         self.work_available.notify_all();
         self.check_failure(state)?;
         Ok(true)
@@ -215,9 +148,7 @@ impl<'a> Encoder<'a> {
     /// Closes the open row group: no more rows will come.
     pub(super) fn close_group(&self) -> Result<()> {
         let mut state = self.lock();
-        if let Some(group) = state.groups.back_mut() {
-            group.closed = true;
-        }
+        state.pending.close();
         self.work_available.notify_all();
         self.check_failure(state)
     }
@@ -229,7 +160,7 @@ impl<'a> Encoder<'a> {
             if let Some(error) = state.failure.take() {
                 return Err(error);
             }
-            if state.groups.is_empty()
+            if state.pending.is_empty()
                 && let Some(output) = state.output.take()
             {
                 return Ok(output);
@@ -317,13 +248,43 @@ impl<'a> Encoder<'a> {
     fn step(&self, item: WorkItem<'a>) -> Result<()> {
         match item {
             WorkItem::Encode(task) => self.encode(task),
-            WorkItem::Append(mut output, group, memory_bytes) => {
-                let result = output.append(group);
+            WorkItem::Append(mut output, group, mut appending) => {
+                output.append(&group, &mut || self.next_chunks(&mut appending))?;
+                // After an error nobody gets the output: what is half written would pass for the whole.
                 let mut state = self.lock();
                 state.output = Some(output);
-                state.used_bytes -= memory_bytes;
-                result
+                state.pending.end_append(&appending);
+                Ok(())
             }
+        }
+    }
+
+    /// The next column of the row group that is being appended; None after the last. Encodes until it is finished.
+    fn next_chunks(&self, appending: &mut Appending) -> Result<Option<Vec<ArrowColumnChunk>>> {
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                let message = "the write ended before all columns were encoded";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
+            match state.pending.next_column(appending) {
+                NextColumn::Finished(chunks) => {
+                    self.space_available.notify_all();
+                    return Ok(Some(chunks));
+                }
+                NextColumn::End => return Ok(None),
+                NextColumn::Pending => {}
+            }
+            let Some(task) = state.pending.next_task() else {
+                state = self.wait(&self.work_available, state)?;
+                continue;
+            };
+            drop(state);
+            self.encode(task)?;
+            self.space_available.notify_all();
+            self.work_available.notify_all();
+            self.cancel.check()?;
+            state = self.lock();
         }
     }
 
@@ -354,110 +315,46 @@ impl<'a> Encoder<'a> {
         for array in task.arrays.drain(..) {
             self.cancel.check()?;
             let converted = convert(&array, storage_field.data_type(), field.name())?;
-            write_leaves(storage_field, &converted, &mut task.writers)?;
+            // By whole pages: what the writers note of each row stays in the processor's cache, and pages end at the
+            // same rows however the input is split into batches.
+            let mut at = 0;
+            while at < converted.len() {
+                let rest_of_piece = self.piece_rows - task.rows % self.piece_rows;
+                let rows = rest_of_piece.min(converted.len() - at);
+                write_leaves(storage_field, &converted.slice(at, rows), &mut task.writers)?;
+                at += rows;
+                task.rows += rows;
+            }
         }
         let column_writers = std::mem::take(&mut task.writers);
-        let mut memory_bytes: usize = column_writers
-            .iter()
-            .map(|w| w.memory_size() + self.overhead_bytes)
-            .sum();
-        let (writers, finished_chunks) = if task.close {
+        let (encoded, memory_bytes) = if task.close {
             let closed = column_writers.into_iter().map(ArrowColumnWriter::close);
             let chunks = closed
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|e| write_error(field, &e))?;
-            memory_bytes = chunks
-                .iter()
-                .map(|c| usize::try_from(c.close().bytes_written).unwrap_or(0))
-                .sum();
-            (Vec::new(), Some(chunks))
+            let sizes = chunks.iter().map(|c| c.close().bytes_written);
+            let bytes = sizes.map(|n| usize::try_from(n).unwrap_or(0)).sum();
+            (Encoded::Chunks(chunks), bytes)
         } else {
-            (column_writers, None)
+            let writers = column_writers.iter();
+            let bytes = writers.map(|w| w.memory_size() + self.overhead_bytes).sum();
+            (Encoded::Writers(column_writers), bytes)
         };
-        self.put_back(&task, writers, finished_chunks, memory_bytes);
+        self.lock().pending.put_back(&task, encoded, memory_bytes);
         Ok(())
     }
-
-    fn put_back(
-        &self,
-        task: &EncodeTask,
-        writers: Vec<ArrowColumnWriter>,
-        finished_chunks: Option<Vec<ArrowColumnChunk>>,
-        memory_bytes: usize,
-    ) {
-        let mut state = self.lock();
-        let Some(group) = state.groups.iter_mut().find(|g| g.id == task.group) else {
-            return;
-        };
-        if finished_chunks.is_some() {
-            group.unfinished -= 1;
-        }
-        let column = &mut group.columns[task.column];
-        let charged_bytes = column.memory_bytes + task.arrays_bytes;
-        column.memory_bytes = memory_bytes;
-        column.writers = writers;
-        column.chunks = finished_chunks;
-        column.busy = false;
-        state.used_bytes = state.used_bytes + memory_bytes - charged_bytes;
-    }
 }
 
+/// What a thread does next. It begins to append the oldest row group as soon as that is closed and its first column is
+/// encoded: the chunks leave memory, and uploads run, while the other columns are encoded.
 fn next_item<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
-    next_append(state).or_else(|| next_encode(state))
-}
-
-/// The oldest row group, if it is encoded and no thread is appending.
-fn next_append<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
-    let is_complete = state
-        .groups
-        .front()
-        .is_some_and(|g| g.closed && g.unfinished == 0);
-    if !is_complete || state.output.is_none() {
-        return None;
+    if state.output.is_some()
+        && let Some((group, appending)) = state.pending.begin_append()
+        && let Some(output) = state.output.take()
+    {
+        return Some(WorkItem::Append(output, group, appending));
     }
-    let (output, group) = (state.output.take()?, state.groups.pop_front()?);
-    let memory_bytes = group.columns.iter().map(|c| c.memory_bytes).sum();
-    let encoded = EncodedRowGroup {
-        chunks: group
-            .columns
-            .into_iter()
-            .filter_map(|c| c.chunks)
-            .flatten()
-            .collect(),
-        digests: group.digests,
-        dictionaries: group.dictionaries,
-        rows: group.rows,
-        opens_file: group.opens_file,
-    };
-    Some(WorkItem::Append(output, encoded, memory_bytes))
-}
-
-/// The column with the most queued bytes, of the oldest row group that has work.
-fn next_encode<'a>(state: &mut EncoderState<'a>) -> Option<WorkItem<'a>> {
-    for group in &mut state.groups {
-        let (closed, id) = (group.closed, group.id);
-        let has_work =
-            |c: &PendingColumn| !c.busy && c.chunks.is_none() && (closed || !c.queue.is_empty());
-        let candidates = group
-            .columns
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, c)| has_work(c));
-        let Some((index, column)) = candidates.max_by_key(|(_, c)| c.queued_bytes) else {
-            continue;
-        };
-        column.busy = true;
-        let task = EncodeTask {
-            group: id,
-            column: index,
-            arrays: std::mem::take(&mut column.queue),
-            arrays_bytes: std::mem::take(&mut column.queued_bytes),
-            writers: std::mem::take(&mut column.writers),
-            close: closed,
-        };
-        return Some(WorkItem::Encode(task));
-    }
-    None
+    state.pending.next_task().map(WorkItem::Encode)
 }
 
 fn write_leaves(field: &Field, array: &ArrayRef, writers: &mut [ArrowColumnWriter]) -> Result<()> {

@@ -11,6 +11,9 @@
 
 use std::collections::BTreeSet;
 
+use parquet::errors::Result;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+
 use super::thrift::{I16, I64, LIST, STRUCT, ThriftReader, ThriftResult};
 
 /// The deepest nesting of groups in a schema. The writer reaches a third of it.
@@ -28,6 +31,34 @@ const ENCRYPTION_FIELD: i32 = 8;
 const COLUMNS_FIELD: i32 = 1;
 /// The id, in a column chunk, of what says by which key it is encrypted.
 const CRYPTO_METADATA_FIELD: i32 = 8;
+
+/// The footer without offsets of dictionaries that are not before the data. Some makers write 0 or another number where
+/// a chunk has no dictionary.
+pub(super) fn without_false_dictionaries(metadata: ParquetMetaData) -> Result<ParquetMetaData> {
+    let is_false = |column: &ColumnChunkMetaData| {
+        let dictionary = column.dictionary_page_offset();
+        dictionary.is_some_and(|offset| offset <= 0 || offset >= column.data_page_offset())
+    };
+    let mut columns = metadata.row_groups().iter().flat_map(|g| g.columns());
+    if !columns.any(is_false) {
+        return Ok(metadata);
+    }
+    let mut builder = metadata.into_builder();
+    for group in builder.take_row_groups() {
+        let mut group = group.into_builder();
+        for column in group.take_columns() {
+            let column = if is_false(&column) {
+                let column = column.into_builder();
+                column.set_dictionary_page_offset(None).build()?
+            } else {
+                column
+            };
+            group = group.add_column_metadata(column);
+        }
+        builder = builder.add_row_group(group.build()?);
+    }
+    Ok(builder.build())
+}
 
 /// Checks lengths, nesting and the schema's tree; an error is the reason.
 fn check(footer: &[u8]) -> ThriftResult {

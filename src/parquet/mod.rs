@@ -5,11 +5,14 @@
 //! it. [`decode`] decodes column chunks to Arrow arrays. [`types`] defines which Arrow types Parquet supports.
 
 pub(crate) mod arrays;
+mod checked_pages;
 mod chunks;
 pub mod decode;
+mod deltas;
 mod dictionary;
 mod distinct;
 mod encode;
+mod expansion;
 pub mod file;
 mod flat;
 pub(crate) mod footer;
@@ -23,8 +26,10 @@ mod page_checksums;
 pub(crate) mod page_index;
 pub(crate) mod page_selection;
 pub(crate) mod pages;
+mod pending;
 pub(crate) mod plain_values;
 pub(crate) mod projection;
+mod readable;
 pub(crate) mod required;
 pub(crate) mod row_ranges;
 pub mod seal;
@@ -32,6 +37,7 @@ pub(crate) mod size;
 mod text;
 mod thrift;
 pub mod types;
+mod unknown_formats;
 pub mod writer;
 pub(crate) mod written_schema;
 
@@ -88,3 +94,6 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("panic")
 }
+
+#[cfg(test)]
+mod hand_made;

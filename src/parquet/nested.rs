@@ -36,6 +36,17 @@ pub(crate) fn element_of(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
+/// The largest size of a list of a fixed size in a type; 0 without such lists.
+pub(super) fn largest_list_size(data_type: &DataType) -> u64 {
+    let own = match data_type {
+        DataType::FixedSizeList(_, size) => u64::from(size.unsigned_abs()),
+        _ => 0,
+    };
+    let children = child_fields(data_type).iter();
+    let sizes = children.map(|field| largest_list_size(field.data_type()));
+    sizes.max().unwrap_or_default().max(own)
+}
+
 /// Whether the predicate holds for a type, or for one within it.
 pub(crate) fn contains_type(data_type: &DataType, predicate: fn(&DataType) -> bool) -> bool {
     let inner = match data_type {

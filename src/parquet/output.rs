@@ -43,6 +43,8 @@ pub struct FileStats {
     pub bytes: u64,
     /// The length of seal and footer in bytes, which a reader needs to open the file.
     pub tail_bytes: u64,
+    /// The hash of the seal, which tells the file from others.
+    pub checksum: u64,
     /// The decoded footer.
     pub footer: Arc<ParquetMetaData>,
 }
@@ -106,9 +108,11 @@ impl PageStoreFactory for HashedPagesFactory {
     }
 }
 
-/// A row group whose columns are all encoded.
-pub(super) struct EncodedRowGroup {
-    pub(super) chunks: Vec<ArrowColumnChunk>,
+/// Gives the chunks of a row group's next column once they are finished; None after the last.
+pub(super) type NextChunks<'n> = dyn FnMut() -> Result<Option<Vec<ArrowColumnChunk>>> + 'n;
+
+/// A row group whose rows are all known; some of its columns may still be encoded.
+pub(super) struct ClosedRowGroup {
     pub(super) digests: Digests,
     pub(super) dictionaries: Dictionaries,
     pub(super) rows: u64,
@@ -131,6 +135,14 @@ struct SharedDestination(Arc<Mutex<Destination>>);
 impl SharedDestination {
     fn with_lock<T>(&self, work: impl FnOnce(&mut Destination) -> T) -> T {
         work(&mut lock(&self.0))
+    }
+
+    /// The sink's own error, if there is one: the parquet writer only repeats its text.
+    fn write_error(&self, error: ParquetError) -> Error {
+        self.with_lock(|destination| destination.failure.take())
+            .unwrap_or_else(|| {
+                Error::other(format!("Parquet encoding failed: {error}")).with_source(error)
+            })
     }
 }
 
@@ -175,6 +187,8 @@ pub(super) struct OutputFiles<'a> {
     properties: WriterPropertiesPtr,
     identity: PartIdentity,
     open: Option<OpenFile>,
+    /// The rows of the files that are finished.
+    finished_rows: u64,
 }
 
 impl<'a> OutputFiles<'a> {
@@ -189,11 +203,17 @@ impl<'a> OutputFiles<'a> {
             properties: Arc::clone(template.properties()),
             identity,
             open: None,
+            finished_rows: 0,
         }
     }
 
-    /// Appends a row group. A file is finished when the next one begins: only then it is known not to be the last.
-    pub(super) fn append(&mut self, group: EncodedRowGroup) -> Result<()> {
+    /// Appends a row group, column after column. A file is finished when the next one begins: only then it is known not
+    /// to be the last. After an error, the files are of no use.
+    pub(super) fn append(
+        &mut self,
+        group: &ClosedRowGroup,
+        next_chunks: &mut NextChunks<'_>,
+    ) -> Result<()> {
         if group.opens_file && self.open.is_some() {
             self.finish_file(false)?;
         }
@@ -201,12 +221,18 @@ impl<'a> OutputFiles<'a> {
             Some(file) => file,
             none => none.insert(open_file(self.files, &self.schema, &self.properties)?),
         };
-        let result = file.append(group);
-        result.map_err(|e| file.write_error(e))
+        file.append(group, next_chunks)
     }
 
-    /// Finishes the last file; with `keep_empty`, writes a file if there were no rows.
-    pub(super) fn finish(&mut self, keep_empty: bool) -> Result<()> {
+    /// Finishes the last file; with `keep_empty`, writes a file if there were no rows. Fails if the files have not all
+    /// `rows` of the input.
+    pub(super) fn finish(&mut self, keep_empty: bool, rows: u64) -> Result<()> {
+        let appended = self.finished_rows + self.open.as_ref().map_or(0, |file| file.rows);
+        if appended != rows {
+            let message =
+                format!("internal error: the files have {appended} rows, and the input had {rows}");
+            return Err(Error::other(message));
+        }
         if self.open.is_none() && keep_empty {
             self.open = Some(open_file(self.files, &self.schema, &self.properties)?);
         }
@@ -226,8 +252,9 @@ impl<'a> OutputFiles<'a> {
             file.writer.append_key_value_metadata(entry);
         }
         let result = file.seal(&self.identity);
-        let stats = result.map_err(|e| file.write_error(e))?;
+        let stats = result.map_err(|e| file.destination.write_error(e))?;
         self.identity.sequence += 1;
+        self.finished_rows += stats.rows;
         match file
             .destination
             .with_lock(|destination| destination.sink.take())
@@ -262,12 +289,18 @@ fn open_file(
 }
 
 impl OpenFile {
-    fn append(&mut self, group: EncodedRowGroup) -> Result<(), ParquetError> {
-        let mut row_group = self.writer.next_row_group()?;
-        for chunk in group.chunks {
-            chunk.append_to_row_group(&mut row_group)?;
+    fn append(&mut self, group: &ClosedRowGroup, next_chunks: &mut NextChunks<'_>) -> Result<()> {
+        let destination = &self.destination;
+        let to_error = |e| destination.write_error(e);
+        let mut row_group = self.writer.next_row_group().map_err(to_error)?;
+        while let Some(chunks) = next_chunks()? {
+            for chunk in chunks {
+                chunk
+                    .append_to_row_group(&mut row_group)
+                    .map_err(to_error)?;
+            }
         }
-        row_group.close()?;
+        row_group.close().map_err(to_error)?;
         self.rows += group.rows;
         self.dictionaries.merge(&group.dictionaries);
         let digests = group.digests.iter();
@@ -287,6 +320,13 @@ impl OpenFile {
             destination.sent_bytes
         });
         let metadata = self.writer.finish()?;
+        let footer_rows = metadata.file_metadata().num_rows();
+        if u64::try_from(footer_rows) != Ok(self.rows) {
+            let rows = self.rows;
+            let message =
+                format!("internal error: the footer states {footer_rows} rows, not {rows}");
+            return Err(ParquetError::General(message));
+        }
         let tail = self
             .destination
             .with_lock(|destination| destination.tail.take())
@@ -322,17 +362,9 @@ impl OpenFile {
                 .destination
                 .with_lock(|destination| destination.sent_bytes),
             tail_bytes: (seal_bytes.len() + footer.len()) as u64,
+            checksum: Seal::own_hash(&seal_bytes).unwrap_or_default(),
             footer: Arc::new(metadata),
         })
-    }
-
-    /// The sink's own error, if there is one: the parquet writer only repeats its text.
-    fn write_error(&self, error: ParquetError) -> Error {
-        self.destination
-            .with_lock(|destination| destination.failure.take())
-            .unwrap_or_else(|| {
-                Error::other(format!("Parquet encoding failed: {error}")).with_source(error)
-            })
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A [`RowSelection`] is the rows that are needed, and the pages of the columns whose page index was read. It decides
 //! for each column whether only the pages with these rows are read, or the whole chunk: small chunks, and those of
-//! which most is needed, are cheaper to read as a whole. [`open_reader`] decodes the rows from the pages with arrow-rs.
+//! which most is needed, are cheaper to read as a whole. [`open_reader`] decodes the rows with arrow-rs, from these
+//! pages or from whole chunks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,15 +13,17 @@ use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use parquet::arrow::arrow_reader::{
     ParquetRecordBatchReader, RowGroups, RowSelection as ArrowRowSelection,
 };
-use parquet::arrow::parquet_to_arrow_field_levels;
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, parquet_to_arrow_field_levels};
 use parquet::column::page::{PageIterator, PageReader};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::serialized_reader::SerializedPageReader;
 
+use super::checked_pages::CheckedPages;
 use super::chunks::{Chunks, SparseFile};
 use super::file::ParquetFile;
 use super::page_index::ChunkPages;
+use super::pages;
 use super::row_ranges::RowRanges;
 use crate::error::Result;
 
@@ -97,7 +100,7 @@ impl RowSelection {
     }
 }
 
-/// A reader of `rows` of a top-level field, which reads only pages that hold some of them.
+/// A reader of `rows` of a top-level field. If there are `pages`, it reads only those that hold some of the rows.
 ///
 /// The gaps between ranges of rows are wide, so arrow-rs skips them instead of reading and masking them. If it read a
 /// page that was not fetched, that would be an error.
@@ -105,35 +108,67 @@ pub(super) fn open_reader(
     file: &ParquetFile,
     group: usize,
     root: usize,
-    (chunks, pages): (&SparseFile, &GroupPages),
+    (chunks, pages): (&SparseFile, Option<&GroupPages>),
     (rows, batch_rows): (&RowRanges, usize),
 ) -> std::result::Result<ParquetRecordBatchReader, ParquetError> {
     let metadata = file.metadata();
     let descriptor = metadata.file_metadata().schema_descr();
     let hint = file.stored_schema().fields();
     let levels = parquet_to_arrow_field_levels(descriptor, file.mask(root), Some(hint))?;
-    let row_group = PagedRowGroup {
+    let mut row_group = PagedRowGroup {
         metadata,
         group,
         chunks,
         pages,
+        skips: false,
+        is_sealed: file.seal.is_some(),
     };
+    row_group.skips = rows.num_rows() < row_group.num_rows();
+    row_group.check_expansion(file.leaves(root), rows)?;
     let ranges = rows.as_slice().iter().cloned();
-    let selection = ArrowRowSelection::from_consecutive_ranges(ranges, row_group.num_rows());
-    ParquetRecordBatchReader::try_new_with_row_groups(
-        &levels,
-        &row_group,
-        batch_rows,
-        Some(selection),
-    )
+    let selection = row_group
+        .skips
+        .then(|| ArrowRowSelection::from_consecutive_ranges(ranges, row_group.num_rows()));
+    ParquetRecordBatchReader::try_new_with_row_groups(&levels, &row_group, batch_rows, selection)
 }
 
-/// A row group of which only some pages were fetched.
+/// A row group of which perhaps only some pages were fetched.
 struct PagedRowGroup<'a> {
     metadata: &'a ParquetMetaData,
     group: usize,
     chunks: &'a SparseFile,
-    pages: &'a GroupPages,
+    pages: Option<&'a GroupPages>,
+    /// Whether rows are skipped.
+    skips: bool,
+    /// Whether the pages have been compared with checksums.
+    is_sealed: bool,
+}
+
+impl PagedRowGroup<'_> {
+    /// Refuses pages that become longer than they claim: arrow-rs decompresses some to the end.
+    fn check_expansion(
+        &self,
+        mut leaves: impl Iterator<Item = usize>,
+        rows: &RowRanges,
+    ) -> std::result::Result<(), ParquetError> {
+        if self.is_sealed {
+            return Ok(());
+        }
+        let row_group = self.metadata.row_group(self.group);
+        let failed = |reason: &str| ParquetError::General(reason.to_owned());
+        leaves.try_for_each(|leaf| {
+            let column = row_group.column(leaf);
+            let check = |range: Range<u64>| match self.chunks.chunks.slice(&range) {
+                Some(bytes) => pages::check_expansion(&bytes, column).map_err(failed),
+                None => Ok(()),
+            };
+            if let Some(pages) = self.pages.and_then(|pages| pages.get(&leaf)) {
+                return pages.ranges(rows).into_iter().try_for_each(check);
+            }
+            let (start, length) = column.byte_range();
+            check(start..start + length)
+        })
+    }
 }
 
 impl RowGroups for PagedRowGroup<'_> {
@@ -148,10 +183,21 @@ impl RowGroups for PagedRowGroup<'_> {
     ) -> std::result::Result<Box<dyn PageIterator>, ParquetError> {
         let column = self.metadata.row_group(self.group).column(leaf);
         let not_indexed = || ParquetError::General(format!("column {leaf} has no page index"));
-        let pages = self.pages.get(&leaf).ok_or_else(not_indexed)?;
-        let locations = pages.locations().to_vec();
+        let locations = match self.pages {
+            Some(pages) => Some(pages.get(&leaf).ok_or_else(not_indexed)?.locations()),
+            None => None,
+        };
+        let locations = locations.map(<[_]>::to_vec);
         let file = Arc::new(self.chunks.clone());
-        let reader = SerializedPageReader::new(file, column, self.num_rows(), Some(locations))?;
+        let key_values = self.metadata.file_metadata().key_value_metadata();
+        let reader = CheckedPages {
+            pages: SerializedPageReader::new(file, column, self.num_rows(), locations)?,
+            column: column.column_descr_ptr(),
+            skips: self.skips,
+            has_arrow_schema: key_values
+                .is_some_and(|all| all.iter().any(|entry| entry.key == ARROW_SCHEMA_META_KEY)),
+            is_sealed: self.is_sealed,
+        };
         Ok(Box::new(SinglePageReader(Some(Box::new(reader)))))
     }
 

@@ -3,10 +3,17 @@
 //! Every page states its length and its number of values, and decoders allocate memory for what it states, some of it
 //! filled with zeros. So the stated length is compared with the most that the codec can make of the compressed bytes.
 //!
-//! Delta-encoded strings state their number once more. It is compared with the number that their page states.
+//! Snappy states the length of what it compressed, too, and decoders fill a page that claims more with zeros. So the
+//! two are compared. Of codecs that state none, [`check_expansion`] refuses pages that become longer than they claim.
+//!
+//! Delta-encoded strings state their number once more. It is compared with the number that their page states, and with
+//! what its bytes can say, since decoders allocate memory for the lengths of all.
+//!
+//! The decoder of flat columns reads its page headers with the same [`PageHeader`].
 //!
 //! Sources: `parquet.thrift` and `Encodings.md` of the Parquet format. An error is the reason as text.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,9 +26,11 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::ColumnDescriptor;
 
 use super::chunks::{Chunks, SparseFile};
-use super::thrift::{I16, I64, STRUCT, ThriftReader, ThriftResult};
+use super::thrift::{FALSE, I16, I64, STRUCT, TRUE, ThriftReader, ThriftResult};
+use super::{deltas, expansion};
 
-/// Field ids of a page header: lengths in bytes, and the headers of the kinds of pages.
+/// Field ids of a page header: the kind, lengths in bytes, and the headers of the kinds of pages.
+const KIND: i32 = 1;
 const UNCOMPRESSED: i32 = 2;
 const COMPRESSED: i32 = 3;
 const DATA_PAGE: i32 = 5;
@@ -31,11 +40,18 @@ const DATA_PAGE_V2: i32 = 8;
 const NUM_VALUES: i32 = 1;
 const DATA_PAGE_ENCODING: i32 = 2;
 const DATA_PAGE_V2_ENCODING: i32 = 4;
+const DATA_PAGE_V2_LEVEL_BYTES: i32 = 5;
+const DATA_PAGE_V2_REPETITION_BYTES: i32 = 6;
+const DATA_PAGE_V2_IS_COMPRESSED: i32 = 7;
+/// More than the highest of these ids.
+const KIND_FIELDS: usize = 8;
 /// Numbers of encodings: strings with delta-encoded lengths, and those that also share prefixes.
 const DELTA_LENGTH_BYTE_ARRAY: u64 = 6;
 const DELTA_BYTE_ARRAY: u64 = 7;
-/// Bytes that a page may always have, because codecs have headers of their own.
-const SLACK_BYTES: u64 = 1024;
+const OTHER_TYPE: &str = "a field of a page header has another type";
+const OTHER_LENGTH: &str = "a page has another length than it claims";
+/// The most memory of nulls of a length that no page can hold.
+const MAX_NULL_BYTES: u64 = 1 << 30;
 
 /// Checks what one page of a column chunk claims, given exactly its bytes. `rows` is the number of rows of a data page,
 /// None for a dictionary page.
@@ -50,22 +66,26 @@ pub(super) fn check_page(
     if header.compressed_bytes != reader.0.len() as u64 {
         return Err("its length is not that of the index".to_owned());
     }
-    if header.is_data_page != rows.is_some() {
+    header.check_length(column, reader.0)?;
+    if header.is_data_page() != rows.is_some() {
         return Err("it is of another kind than the index says".to_owned());
     }
     let descriptor = column.column_descr();
     let Some(rows) = rows else {
         return Ok(());
     };
+    check_width(column, rows, header.uncompressed_bytes)?;
     // Without lists a value is a row.
-    if descriptor.max_rep_level() == 0 && header.entries != rows as u64 {
+    let has_others = |header: &KindHeader| header.entries != rows as u64;
+    if descriptor.max_rep_level() == 0 && header.data_pages().any(has_others) {
         return Err("it has another number of rows than the index says".to_owned());
     }
     if !header.has_deltas() {
         return Ok(());
     }
+    header.check_expansion(column, reader.0)?;
     let decoded = decode_page(page, column)?;
-    check_deltas(&decoded, descriptor, header.entries).map_err(str::to_owned)
+    check_deltas(&decoded, descriptor, header.entries()).map_err(str::to_owned)
 }
 
 /// Decompresses one page.
@@ -91,15 +111,31 @@ fn decode_page(page: &Bytes, column: &ColumnChunkMetaData) -> Result<Page, Strin
     decoded.ok_or_else(|| "it is missing".to_owned())
 }
 
-#[derive(Default)]
-struct PageHeader {
-    uncompressed_bytes: u64,
-    compressed_bytes: u64,
-    /// The encoding of a data page.
-    encoding: u64,
+/// The header of a page. One that is damaged or hostile may have several headers of kinds, or none.
+#[derive(Debug, Default)]
+pub(super) struct PageHeader {
+    /// The number of the kind of page.
+    pub(super) kind: Option<i64>,
+    pub(super) uncompressed_bytes: u64,
+    pub(super) compressed_bytes: u64,
+    pub(super) data_page: Option<KindHeader>,
+    pub(super) dictionary: Option<KindHeader>,
+    pub(super) data_page_v2: Option<KindHeader>,
+}
+
+/// The header of a kind of page.
+#[derive(Debug)]
+pub(super) struct KindHeader {
+    /// Whether the header has the number of values and their encoding.
+    pub(super) is_complete: bool,
     /// The number of values, nulls included.
-    entries: u64,
-    is_data_page: bool,
+    pub(super) entries: u64,
+    /// The number of the encoding of the values.
+    pub(super) encoding: u64,
+    /// Whether the values are compressed, if a page of version 2 says it.
+    pub(super) is_compressed: Option<bool>,
+    /// The numbers by their field ids.
+    numbers: [Option<i64>; KIND_FIELDS],
 }
 
 /// Checks what the pages of a column chunk of `rows` rows claim. `chunk` is its bytes; `file` has them at their offset.
@@ -109,9 +145,12 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     column: &ColumnChunkMetaData,
     rows: usize,
 ) -> Result<(), String> {
-    if !check_headers(chunk, column)? {
+    let headers = check_headers(chunk, column, rows)?;
+    check_width(column, rows, headers.longest_page)?;
+    if !headers.has_deltas {
         return Ok(());
     }
+    check_expansion(chunk, column)?;
     let page_reader = SerializedPageReader::new(Arc::new(file), column, rows, None);
     let mut pages = page_reader.map_err(|e| e.to_string())?;
     // Without lists a value is a row; the count that the footer has of the column may be as wrong as the page's.
@@ -121,66 +160,200 @@ pub(crate) fn check<R: ChunkReader + 'static>(
     } else {
         column.num_values().unsigned_abs()
     };
-    while let Some(page) = pages.get_next_page().map_err(|e| e.to_string())? {
+    for _ in 0..headers.pages {
+        let Some(page) = pages.get_next_page().map_err(|e| e.to_string())? else {
+            break;
+        };
         check_deltas(&page, descriptor, max_values)?;
     }
     Ok(())
 }
 
-/// Checks the lengths that the headers claim; returns whether a page has delta-encoded strings.
-fn check_headers(chunk: &[u8], column: &ColumnChunkMetaData) -> ThriftResult<bool> {
-    let mut reader = ThriftReader(chunk);
-    let mut has_deltas = false;
-    while !reader.0.is_empty() {
-        let header = PageHeader::read(&mut reader)?;
-        header.check(column)?;
-        has_deltas |= header.has_deltas();
-        reader.skip_bytes(usize::try_from(header.compressed_bytes).unwrap_or(usize::MAX))?;
+/// What the headers of a chunk's pages say.
+#[derive(Default)]
+struct ChunkHeaders {
+    pages: usize,
+    /// Whether a page has delta-encoded strings.
+    has_deltas: bool,
+    /// The bytes of the longest page, decompressed.
+    longest_page: u64,
+}
+
+/// Refuses pages that become longer than they claim, of codecs whose decoder would go on. `bytes` is a chunk, or some
+/// of its pages.
+pub(super) fn check_expansion(bytes: &[u8], column: &ColumnChunkMetaData) -> ThriftResult {
+    if !expansion::is_unlimited(column.compression()) {
+        return Ok(());
     }
-    Ok(has_deltas)
+    let mut reader = ThriftReader(bytes);
+    while !reader.0.is_empty() {
+        // Behind the last value there may be anything, and what cannot be read is not decompressed.
+        let Ok(header) = PageHeader::read(&mut reader) else {
+            break;
+        };
+        let Ok(body) = reader.take(header.compressed_bytes) else {
+            break;
+        };
+        header.check_expansion(column, body)?;
+    }
+    Ok(())
+}
+
+/// Checks the lengths that the headers claim. Behind the last value there may be anything.
+fn check_headers(
+    chunk: &[u8],
+    column: &ColumnChunkMetaData,
+    rows: usize,
+) -> ThriftResult<ChunkHeaders> {
+    let is_flat = column.column_descr().max_rep_level() == 0;
+    let mut reader = ThriftReader(chunk);
+    let (mut headers, mut entries) = (ChunkHeaders::default(), 0_u64);
+    while !reader.0.is_empty() {
+        let is_read = entries >= column.num_values().unsigned_abs();
+        let header = match PageHeader::read(&mut reader) {
+            Ok(header) => header,
+            Err(_) if is_read => break,
+            Err(reason) => return Err(reason),
+        };
+        let body = match reader.take(header.compressed_bytes) {
+            Ok(body) => body,
+            Err(_) if is_read => break,
+            Err(reason) => return Err(reason),
+        };
+        header.check(column)?;
+        header.check_length(column, body)?;
+        if is_flat && !is_read && header.entries() > rows as u64 {
+            return Err("a page claims more values than its row group has rows");
+        }
+        headers.pages += 1;
+        headers.has_deltas |= header.has_deltas();
+        headers.longest_page = headers.longest_page.max(header.uncompressed_bytes);
+        entries = entries.saturating_add(header.entries());
+    }
+    Ok(headers)
+}
+
+/// Refuses values of a fixed length that no page can hold, if nulls of that length would take much memory.
+fn check_width(column: &ColumnChunkMetaData, rows: usize, longest_page: u64) -> ThriftResult {
+    if column.column_type() != Type::FIXED_LEN_BYTE_ARRAY {
+        return Ok(());
+    }
+    let width = u64::from(column.column_descr().type_length().unsigned_abs());
+    if width > longest_page && width.saturating_mul(rows as u64) > MAX_NULL_BYTES {
+        return Err("its values are longer than its pages");
+    }
+    Ok(())
 }
 
 impl PageHeader {
     /// Checks the lengths that the header claims.
     fn check(&self, column: &ColumnChunkMetaData) -> ThriftResult {
-        if let Some(max_bytes) = max_decompressed_bytes(column.compression(), self.compressed_bytes)
+        if let Some(max_bytes) = expansion::max_bytes(column.compression(), self.compressed_bytes)
             && self.uncompressed_bytes > max_bytes
         {
             return Err("a page claims more bytes than its compressed bytes can become");
         }
-        let min_bytes = self.entries.saturating_mul(min_entry_bytes(column));
-        if !self.is_data_page && min_bytes > self.uncompressed_bytes {
+        let claims_too_many = |dictionary: &KindHeader| {
+            let min_bytes = dictionary.entries.saturating_mul(min_entry_bytes(column));
+            min_bytes > self.uncompressed_bytes
+        };
+        if self.dictionary.as_ref().is_some_and(claims_too_many) {
             return Err("a dictionary claims more values than it has bytes for");
         }
         Ok(())
     }
 
-    fn has_deltas(&self) -> bool {
-        matches!(self.encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY)
+    /// Compares the claimed length with the one that the compressed bytes begin with, or that of their frames.
+    fn check_length(&self, column: &ColumnChunkMetaData, body: &[u8]) -> ThriftResult {
+        let codec = column.compression();
+        if !matches!(codec, Compression::SNAPPY | Compression::LZ4) {
+            return Ok(());
+        }
+        match self.compressed_values(body)? {
+            Some((bytes, claimed)) if codec == Compression::SNAPPY => {
+                let is_same = ThriftReader(bytes).read_varint()? == claimed;
+                is_same.then_some(()).ok_or(OTHER_LENGTH)
+            }
+            _ => self.check_expansion(column, body),
+        }
     }
 
-    fn read(reader: &mut ThriftReader<'_>) -> ThriftResult<Self> {
+    /// Refuses a page that becomes longer than it claims.
+    fn check_expansion(&self, column: &ColumnChunkMetaData, body: &[u8]) -> ThriftResult {
+        match self.compressed_values(body)? {
+            Some((bytes, claimed))
+                if expansion::is_longer(column.compression(), bytes, claimed) =>
+            {
+                Err(OTHER_LENGTH)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The compressed bytes of a page, and the length that it claims for them; None if there are none.
+    fn compressed_values<'a>(&self, body: &'a [u8]) -> ThriftResult<Option<(&'a [u8], u64)>> {
+        let mut levels = 0_u64;
+        if let Some(page) = &self.data_page_v2 {
+            if page.is_compressed == Some(false) {
+                return Ok(None);
+            }
+            for field in [DATA_PAGE_V2_LEVEL_BYTES, DATA_PAGE_V2_REPETITION_BYTES] {
+                levels += to_length(page.number(field).unwrap_or_default())?;
+            }
+        }
+        let mut reader = ThriftReader(body);
+        reader.take(levels)?;
+        match self.uncompressed_bytes.checked_sub(levels) {
+            // Of nothing there may be no compressed bytes either.
+            Some(0) => Ok(None),
+            Some(claimed) => Ok(Some((reader.0, claimed))),
+            None => Err(OTHER_LENGTH),
+        }
+    }
+
+    fn data_pages(&self) -> impl Iterator<Item = &KindHeader> {
+        self.data_page.iter().chain(&self.data_page_v2)
+    }
+
+    fn is_data_page(&self) -> bool {
+        self.data_pages().next().is_some()
+    }
+
+    /// The number of values of a data page, nulls included.
+    fn entries(&self) -> u64 {
+        self.data_pages().last().map_or(0, |header| header.entries)
+    }
+
+    fn has_deltas(&self) -> bool {
+        let is_delta = |encoding| matches!(encoding, DELTA_LENGTH_BYTE_ARRAY | DELTA_BYTE_ARRAY);
+        self.data_pages().any(|header| is_delta(header.encoding))
+    }
+
+    pub(super) fn read(reader: &mut ThriftReader<'_>) -> ThriftResult<Self> {
         let (mut header, mut last_field_id) = (Self::default(), 0);
         while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
-            match field {
-                UNCOMPRESSED if is_integer(field_type) => {
-                    header.uncompressed_bytes = read_length(reader)?;
+            match (field, field_type) {
+                (KIND, I16..=I64) => header.kind = Some(reader.read_zigzag()?),
+                (UNCOMPRESSED, I16..=I64) => {
+                    header.uncompressed_bytes = to_length(reader.read_zigzag()?)?;
                 }
-                COMPRESSED if is_integer(field_type) => {
-                    header.compressed_bytes = read_length(reader)?;
+                (COMPRESSED, I16..=I64) => {
+                    header.compressed_bytes = to_length(reader.read_zigzag()?)?;
                 }
-                DATA_PAGE if field_type == STRUCT => {
-                    header.is_data_page = true;
-                    (header.entries, header.encoding) =
-                        read_values_and_encoding(reader, DATA_PAGE_ENCODING)?;
+                (DATA_PAGE, STRUCT) => {
+                    let read = KindHeader::read(reader, DATA_PAGE_ENCODING, 1..=4);
+                    header.data_page = Some(read?);
                 }
-                DATA_PAGE_V2 if field_type == STRUCT => {
-                    header.is_data_page = true;
-                    (header.entries, header.encoding) =
-                        read_values_and_encoding(reader, DATA_PAGE_V2_ENCODING)?;
+                (DICTIONARY_PAGE, STRUCT) => {
+                    let read = KindHeader::read(reader, DATA_PAGE_ENCODING, 1..=2);
+                    header.dictionary = Some(read?);
                 }
-                DICTIONARY_PAGE if field_type == STRUCT => {
-                    header.entries = read_values_and_encoding(reader, DATA_PAGE_ENCODING)?.0;
+                (DATA_PAGE_V2, STRUCT) => {
+                    let read = KindHeader::read(reader, DATA_PAGE_V2_ENCODING, 1..=6);
+                    header.data_page_v2 = Some(read?);
+                }
+                (KIND..=COMPRESSED | DATA_PAGE | DICTIONARY_PAGE | DATA_PAGE_V2, _) => {
+                    return Err(OTHER_TYPE);
                 }
                 _ => reader.skip_value(field_type, 0)?,
             }
@@ -189,42 +362,45 @@ impl PageHeader {
     }
 }
 
-fn is_integer(thrift_type: u8) -> bool {
-    (I16..=I64).contains(&thrift_type)
-}
-
-fn read_length(reader: &mut ThriftReader<'_>) -> ThriftResult<u64> {
-    u64::try_from(reader.read_zigzag()?).map_err(|_negative| "a page has a negative length")
-}
-
-/// The number of values and their encoding, from the header of one kind of page.
-fn read_values_and_encoding(
-    reader: &mut ThriftReader<'_>,
-    encoding_field: i32,
-) -> ThriftResult<(u64, u64)> {
-    let (mut count, mut encoding, mut last_field_id) = (0, 0, 0);
-    while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
-        match field {
-            NUM_VALUES if is_integer(field_type) => count = read_length(reader)?,
-            _ if field == encoding_field && is_integer(field_type) => {
-                encoding = read_length(reader)?;
-            }
-            _ => reader.skip_value(field_type, 1)?,
-        }
+impl KindHeader {
+    /// The number in a field; None if it is missing.
+    pub(super) fn number(&self, field: i32) -> Option<i64> {
+        let index = usize::try_from(field).ok()?;
+        *self.numbers.get(index)?
     }
-    Ok((count, encoding))
+
+    /// Reads a header in which the fields `integers` are numbers.
+    fn read(
+        reader: &mut ThriftReader<'_>,
+        encoding_field: i32,
+        integers: RangeInclusive<i32>,
+    ) -> ThriftResult<Self> {
+        let (mut numbers, mut is_compressed, mut last_field_id) = ([None; KIND_FIELDS], None, 0);
+        while let Some((field, field_type)) = reader.read_field_header(&mut last_field_id)? {
+            let slot = usize::try_from(field).ok().and_then(|i| numbers.get_mut(i));
+            match (slot, field_type) {
+                (_, TRUE | FALSE) if field == DATA_PAGE_V2_IS_COMPRESSED => {
+                    is_compressed = Some(field_type == TRUE);
+                }
+                (Some(slot), I16..=I64) => *slot = Some(reader.read_zigzag()?),
+                _ if integers.contains(&field) => return Err(OTHER_TYPE),
+                _ => reader.skip_value(field_type, 1)?,
+            }
+        }
+        let number = |field: i32| *numbers.get(usize::try_from(field).ok()?)?;
+        let (entries, encoding) = (number(NUM_VALUES), number(encoding_field));
+        Ok(Self {
+            is_complete: entries.is_some() && encoding.is_some(),
+            entries: to_length(entries.unwrap_or_default())?,
+            encoding: to_length(encoding.unwrap_or_default())?,
+            is_compressed,
+            numbers,
+        })
+    }
 }
 
-/// The most bytes that the compressed ones can become, for codecs whose decoder allocates them at once; None for other
-/// codecs. Snappy copies 64 bytes with three, LZ4 255 with one, DEFLATE 258 with two bits.
-fn max_decompressed_bytes(codec: Compression, compressed_bytes: u64) -> Option<u64> {
-    let max_ratio = match codec {
-        Compression::SNAPPY => 22,
-        Compression::LZ4 | Compression::LZ4_RAW => 255,
-        Compression::GZIP(_) => 1032,
-        _ => return None,
-    };
-    Some(compressed_bytes.saturating_mul(max_ratio) + SLACK_BYTES)
+fn to_length(number: i64) -> ThriftResult<u64> {
+    u64::try_from(number).map_err(|_negative| "a page has a negative length")
 }
 
 /// The fewest bytes of a dictionary entry.
@@ -250,15 +426,24 @@ fn check_deltas(page: &Page, column: &ColumnDescriptor, max_values: u64) -> Thri
         }
         _ => return Ok(()),
     };
-    if encoding == Encoding::DELTA_BYTE_ARRAY {
-        // First the length of the prefix that each string shares with the one before, then the length of its rest.
-        DeltaHeader::read(&mut reader, values)?.skip_blocks(&mut reader)?;
-    }
-    DeltaHeader::read(&mut reader, values).map(drop)
+    let has_prefixes = encoding == Encoding::DELTA_BYTE_ARRAY;
+    deltas::check_strings(&mut reader, has_prefixes, values)
 }
 
 /// A reader of the bytes after the levels of a data page.
-fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<ThriftReader<'a>> {
+pub(super) fn skip_levels<'a>(
+    page: &'a Page,
+    column: &ColumnDescriptor,
+) -> ThriftResult<ThriftReader<'a>> {
+    split_levels(page, column, |_, _| Ok(()))
+}
+
+/// As [`skip_levels`]; passes on the largest level of the column and the run-length encoded levels, of each kind.
+pub(super) fn split_levels<'a>(
+    page: &'a Page,
+    column: &ColumnDescriptor,
+    mut pass: impl FnMut(i16, &'a [u8]) -> ThriftResult,
+) -> ThriftResult<ThriftReader<'a>> {
     let mut reader = ThriftReader(page.buffer());
     match page {
         Page::DataPage {
@@ -273,18 +458,18 @@ fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<Th
             ];
             for (max_level, encoding) in levels.into_iter().filter(|(max_level, _)| *max_level > 0)
             {
-                let length = if *encoding == Encoding::RLE {
+                if *encoding == Encoding::RLE {
                     let (length_bytes, rest) = reader
                         .0
                         .split_first_chunk()
                         .ok_or("a page is too short for its levels")?;
                     reader = ThriftReader(rest);
-                    u64::from(u32::from_le_bytes(*length_bytes))
+                    let length = u32::from_le_bytes(*length_bytes);
+                    pass(max_level, reader.take(length.into())?)?;
                 } else {
                     let bits = u16::BITS - max_level.unsigned_abs().leading_zeros();
-                    (u64::from(*num_values) * u64::from(bits)).div_ceil(8)
-                };
-                reader.skip_bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
+                    reader.take((u64::from(*num_values) * u64::from(bits)).div_ceil(8))?;
+                }
             }
         }
         Page::DataPageV2 {
@@ -292,56 +477,18 @@ fn skip_levels<'a>(page: &'a Page, column: &ColumnDescriptor) -> ThriftResult<Th
             rep_levels_byte_len,
             ..
         } => {
-            reader.skip_bytes(*rep_levels_byte_len as usize)?;
-            reader.skip_bytes(*def_levels_byte_len as usize)?;
+            let levels = [
+                (column.max_rep_level(), rep_levels_byte_len),
+                (column.max_def_level(), def_levels_byte_len),
+            ];
+            for (max_level, length) in levels {
+                let bytes = reader.take(u64::from(*length))?;
+                if max_level > 0 {
+                    pass(max_level, bytes)?;
+                }
+            }
         }
         Page::DictionaryPage { .. } => {}
     }
     Ok(reader)
-}
-
-/// The header of delta-encoded numbers: blocks of `miniblocks` miniblocks with `values_each` values each.
-struct DeltaHeader {
-    miniblocks: u64,
-    values_each: u64,
-    /// Values after the first one, which is in the header.
-    remaining_values: u64,
-}
-
-impl DeltaHeader {
-    fn read(reader: &mut ThriftReader<'_>, max_values: u64) -> ThriftResult<Self> {
-        let (block, miniblocks) = (reader.read_varint()?, reader.read_varint()?);
-        let values = reader.read_varint()?;
-        reader.read_zigzag()?;
-        if values > max_values {
-            return Err("a page claims more lengths than values");
-        }
-        let values_each = block.checked_div(miniblocks).unwrap_or_default();
-        if values_each == 0 {
-            return Err("a page has delta blocks without values");
-        }
-        Ok(Self {
-            miniblocks,
-            values_each,
-            remaining_values: values.saturating_sub(1),
-        })
-    }
-
-    /// Skips the blocks. In the last one, miniblocks without values have a width and no bytes.
-    fn skip_blocks(mut self, reader: &mut ThriftReader<'_>) -> ThriftResult {
-        while self.remaining_values > 0 {
-            reader.read_zigzag()?;
-            let widths = reader.0;
-            reader.skip_bytes(usize::try_from(self.miniblocks).unwrap_or(usize::MAX))?;
-            for width in &widths[..widths.len() - reader.0.len()] {
-                if self.remaining_values == 0 {
-                    break;
-                }
-                let length = self.values_each.saturating_mul(u64::from(*width)) / 8;
-                reader.skip_bytes(usize::try_from(length).unwrap_or(usize::MAX))?;
-                self.remaining_values = self.remaining_values.saturating_sub(self.values_each);
-            }
-        }
-        Ok(())
-    }
 }

@@ -18,6 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 const MAGIC: &[u8; 8] = b"PDSSEAL1";
 /// Bytes of the length, the hash and the magic at the end of a seal.
 const TRAILER_BYTES: usize = 4 + 8 + 8;
+/// Bytes of the hash and the magic at the end of a seal.
+const OWN_HASH_BYTES: usize = 8 + 8;
 /// Bytes of the footer's length and `PAR1` at the end of a file.
 pub const PARQUET_TRAILER_BYTES: usize = 8;
 /// How `created_by` begins in the footer of a file with a seal.
@@ -142,11 +144,23 @@ impl Seal {
         (rest.ends_with(MAGIC) && length > TRAILER_BYTES).then_some(length)
     }
 
+    /// The hash at the end of a seal, of all that is before it; None of fewer bytes than it has. No two files of pds have
+    /// the same one: the seal has the random id of their write, and the hashes of all that is in them.
+    pub fn own_hash(bytes: &[u8]) -> Option<u64> {
+        let hash_start = bytes.len().checked_sub(OWN_HASH_BYTES)?;
+        bytes[hash_start..]
+            .first_chunk()
+            .map(|hash| u64::from_le_bytes(*hash))
+    }
+
     /// Decodes a seal from exactly its bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let damaged = || Error::new(ErrorKind::PartCorrupted, "the checksum block is damaged");
-        let body_end = bytes.len().checked_sub(16).ok_or_else(damaged)?;
-        let checksum = u64::from_le_bytes(*bytes[body_end..].first_chunk().ok_or_else(damaged)?);
+        let body_end = bytes
+            .len()
+            .checked_sub(OWN_HASH_BYTES)
+            .ok_or_else(damaged)?;
+        let checksum = Self::own_hash(bytes).ok_or_else(damaged)?;
         if checksum != hash(&bytes[..body_end]) || !bytes.starts_with(MAGIC) {
             return Err(damaged());
         }

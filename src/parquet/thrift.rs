@@ -30,6 +30,13 @@ impl<'a> ThriftReader<'a> {
         Ok(*first)
     }
 
+    /// The next `count` bytes.
+    pub(super) fn take(&mut self, count: u64) -> ThriftResult<&'a [u8]> {
+        let bytes = self.0;
+        self.skip_bytes(usize::try_from(count).unwrap_or(usize::MAX))?;
+        Ok(&bytes[..bytes.len() - self.0.len()])
+    }
+
     pub(super) fn skip_bytes(&mut self, count: usize) -> ThriftResult {
         self.0 = self.0.get(count..).ok_or("the bytes end too early")?;
         Ok(())

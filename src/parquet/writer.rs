@@ -26,6 +26,7 @@ use super::nested::check_digits;
 use super::options::WriteOptions;
 pub use super::output::{ByteSink, ByteSinkFactory, FileStats};
 use super::output::{Digests, OutputFiles, column_factory};
+use super::pending::PendingGroups;
 use super::required::check_required;
 use super::seal::PartIdentity;
 use super::size::slice_bytes;
@@ -130,7 +131,7 @@ impl WritePlan {
             .collect();
         metadata.sort_by(|a, b| a.key.cmp(&b.key));
         metadata.push(arrow_schema);
-        let properties = self.options.writer_properties(metadata);
+        let properties = self.options.writer_properties(&parquet_schema, metadata);
         SerializedFileWriter::new(io::sink(), parquet_schema.root_schema_ptr(), properties).map_err(
             |e| Error::invalid(format!("the schema cannot be written: {e}")).with_source(e),
         )
@@ -157,8 +158,9 @@ pub fn write(
     let encoder = Encoder::new(
         output,
         schemas,
-        plan.budget_bytes(),
-        template.schema_descr().num_columns(),
+        PendingGroups::new(plan.threads.max(1), plan.input_in_memory),
+        (plan.budget_bytes(), template.schema_descr().num_columns()),
+        plan.options.page_rows,
         cancel.clone(),
     );
     std::thread::scope(|scope| {
@@ -184,7 +186,7 @@ pub fn write(
             })
             .and_then(|()| encoder.finish());
         encoder.stop();
-        result.and_then(|mut output| output.finish(plan.keep_empty))
+        result.and_then(|mut output| output.finish(plan.keep_empty, splitter.input_rows))
     })
 }
 
@@ -216,7 +218,8 @@ struct RowGroupSplitter<'p, 'e, 'a> {
     encoder: &'e Encoder<'a>,
     start_threads: &'e dyn Fn(),
     has_started_threads: bool,
-    /// About how many bytes the rows that were read take in memory.
+    /// The rows that were read, and about how many bytes they take in memory.
+    input_rows: u64,
     input_bytes: usize,
     /// The number of leaf columns of each top-level field.
     leaves: Vec<usize>,
@@ -246,6 +249,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             encoder,
             start_threads,
             has_started_threads: false,
+            input_rows: 0,
             input_bytes: 0,
             leaves,
             is_group_open: false,
@@ -271,6 +275,7 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             check_digits(&batch)?;
             check_text(&batch)?;
             let bytes: usize = batch.columns().iter().map(|c| slice_bytes(c)).sum();
+            self.input_rows += batch.num_rows() as u64;
             self.input_bytes += bytes;
             if self.input_bytes > MAX_BYTES_WITHOUT_THREADS && !self.has_started_threads {
                 (self.start_threads)();
@@ -399,5 +404,69 @@ impl<'p, 'e, 'a> RowGroupSplitter<'p, 'e, 'a> {
             self.encoder.close_group()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::Int64Array;
+    use arrow_schema::{DataType, Field, Schema};
+    use parquet::arrow::arrow_writer::compute_leaves;
+
+    use super::*;
+    use crate::parquet::dictionary::Dictionaries;
+    use crate::parquet::output::ClosedRowGroup;
+
+    struct Nowhere;
+
+    impl ByteSink for Nowhere {
+        fn write(&mut self, _bytes: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn finish(self: Box<Self>, _stats: FileStats) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl ByteSinkFactory for Nowhere {
+        fn open(&mut self) -> Result<Box<dyn ByteSink>> {
+            Ok(Box::new(Self))
+        }
+    }
+
+    /// Appends a row group of 3 rows as one of so many, and finishes the files of an input of so many.
+    fn finish(group_rows: u64, input_rows: u64) -> Result<()> {
+        let schema = Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, false)]));
+        let options = WriteOptions::new("none", None, None, None, None)?;
+        let plan = WritePlan::new(Arc::clone(&schema), options, PartIdentity::default())?;
+        let template = plan.template_writer()?;
+        let digests: Digests = Arc::new(vec![OnceLock::new()]);
+        let factory = column_factory(&template, &schema, &digests);
+        let mut writer = factory.create_column_writers(0).unwrap().remove(0);
+        let column: arrow_array::ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+        for leaf in compute_leaves(schema.field(0), &column).unwrap() {
+            writer.write(&leaf).unwrap();
+        }
+        let mut chunks = Some(vec![writer.close().unwrap()]);
+        let mut nowhere = Nowhere;
+        let mut output = OutputFiles::new(&mut nowhere, &template, PartIdentity::default());
+        let group = ClosedRowGroup {
+            digests,
+            dictionaries: Dictionaries::default(),
+            rows: group_rows,
+            opens_file: true,
+        };
+        output.append(&group, &mut || Ok(chunks.take()))?;
+        output.finish(true, input_rows)
+    }
+
+    #[test]
+    fn files_that_lack_rows_of_the_input_are_an_error() {
+        finish(3, 3).unwrap();
+        let lost = finish(3, 5).unwrap_err().to_string();
+        assert!(lost.contains("have 3 rows, and the input had 5"), "{lost}");
+        let wrong = finish(5, 5).unwrap_err().to_string();
+        assert!(wrong.contains("states 3 rows, not 5"), "{wrong}");
     }
 }

@@ -46,7 +46,33 @@ pub(super) fn written_schema(
         // If one is nested and the other is not, the schema belongs to another file.
         is_nested(a.data_type()) == is_nested(b.data_type())
     });
-    (same_names && decodable).then(|| Arc::new(schema))
+    if !same_names || !decodable {
+        return None;
+    }
+    let fields = schema.fields().iter().zip(inferred.fields());
+    let fields: Vec<FieldRef> = fields
+        .map(|(written, inferred)| {
+            let is_other = contradicts(written.data_type(), inferred.data_type());
+            Arc::clone(if is_other { inferred } else { written })
+        })
+        .collect();
+    Some(Arc::new(Schema::new_with_metadata(fields, schema.metadata)))
+}
+
+/// Whether a type would change the numbers that the file has, at any depth: truth values would keep only whether they are
+/// 0, and another scale would move the point.
+fn contradicts(written: &DataType, inferred: &DataType) -> bool {
+    use DataType::{Boolean, Decimal32, Decimal64, Decimal128, Decimal256};
+    let written = value_type(written);
+    let mut children = child_fields(written).iter().zip(child_fields(inferred));
+    let own = match (written, inferred) {
+        (
+            Decimal32(_, scale) | Decimal64(_, scale) | Decimal128(_, scale) | Decimal256(_, scale),
+            Decimal128(_, stored) | Decimal256(_, stored),
+        ) => scale != stored,
+        _ => (*written == Boolean) != (*inferred == Boolean),
+    };
+    own || children.any(|(w, i)| contradicts(w.data_type(), i.data_type()))
 }
 
 fn is_nested(data_type: &DataType) -> bool {
@@ -201,6 +227,7 @@ mod tests {
     };
     use bytes::Bytes;
     use parquet::arrow::ArrowWriter;
+    use parquet::basic::Encoding;
 
     use super::*;
     use crate::parquet::decode::{Chunks, RowGroupStream};
@@ -288,6 +315,33 @@ mod tests {
             types.collect::<Vec<_>>(),
             [&Int64, &Int64, &Int32, &Int32, &Int64]
         );
+    }
+
+    /// What the Arrow schema says against the Parquet type does not count.
+    #[test]
+    fn another_arrow_schema_changes_no_number() {
+        use crate::parquet::hand_made::{Values, read, write as write_numbers};
+        let numbers = Values::Numbers(vec![1, 250, -3]);
+        let read = |column, arrow_type| {
+            let bytes = write_numbers(column, Some(&arrow_type), Encoding::PLAIN, &numbers);
+            let array = read(&bytes).unwrap().remove(0);
+            arrow_cast::cast(&array, &DataType::Utf8).unwrap()
+        };
+        let texts = |values: [&str; 3]| -> ArrayRef {
+            Arc::new(arrow_array::StringArray::from(values.to_vec()))
+        };
+        for decimal in [
+            DataType::Decimal32(9, 4),
+            DataType::Decimal64(12, 4),
+            DataType::Decimal128(20, 4),
+            DataType::Decimal256(50, 4),
+        ] {
+            let expected = texts(["0.01", "2.50", "-0.03"]);
+            let decoded = read("optional int32 x (DECIMAL(9,2));", decimal.clone());
+            assert_eq!(&decoded, &expected, "{decimal}");
+        }
+        let decoded = read("optional int32 x;", DataType::Boolean);
+        assert_eq!(&decoded, &texts(["1", "250", "-3"]));
     }
 
     #[test]

@@ -22,11 +22,8 @@ use super::lookup::{Keys, StoredTable};
 use super::old_rows::{OldRows, OldRowsReader, OldRowsUse, WholeLookup};
 use super::tables::TableShape;
 use crate::error::Result;
-use crate::files::{Merge, SortedBatches, Spill, SpillWriter};
+use crate::files::{BATCH_ROWS, Merge, SortedBatches, Spill, SpillWriter};
 use crate::run::RunEnd;
-
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
 
 /// What an update changes in the content of a stage.
 #[derive(Debug, Clone)]

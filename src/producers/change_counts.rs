@@ -16,16 +16,14 @@ use super::cursor::{Cursor, RowsEqual};
 use super::diff::distinct;
 use super::format::{PipelineManifest, StoredRun};
 use super::layers::{to_arrow, to_error};
-use super::lookup::{Keys, StoredTable, cancellable};
+use super::lookup::{Keys, StoredTable};
 use super::read::{StoredNode, TableName, preview_expired_or};
 use super::rebuild::is_widened;
 use super::tables::TableShape;
 use crate::error::Result;
-use crate::files::{Merge, SortedBatches, Spill, run_blocking};
+use crate::files::{SortedBatches, run_blocking};
 use crate::parquet::Cancel;
 
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
 /// How many sources and stages are counted at once.
 const CONCURRENT_NODES: usize = 4;
 
@@ -227,7 +225,8 @@ impl Comparison {
         let old_rows = if shared.is_empty() {
             old.read(Keys::All, columns)?
         } else {
-            old.read(Keys::Of(&pairs_of(&new, memory_bytes)?), columns)?
+            let pairs = new.distinct_keys(self.shape.wins_by, memory_bytes)?;
+            old.read(Keys::Of(&pairs), columns)?
         };
         let new_rows = new.read(Keys::All, columns)?;
         self.walk(old_rows, new_rows).map_err(to_error)
@@ -317,19 +316,4 @@ impl PairRows {
         }
         Ok(rows)
     }
-}
-
-/// The pairs that the runs of a table name, each once.
-fn pairs_of(table: &StoredTable, memory_bytes: usize) -> Result<Spill> {
-    let shape = &table.shape;
-    let wins_by = shape.wins_by;
-    let read = |run: &StoredRun| -> Result<SortedBatches> {
-        let rows = cancellable(table.read_run(run, Keys::All)?, &table.cancel);
-        let columns: Vec<usize> = (0..wins_by).collect();
-        Ok(Box::new(rows.map(move |batch| batch?.project(&columns))))
-    };
-    let streams = table.runs.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let order = shape.keys(wins_by)?;
-    let merged = Merge::new(streams, &order, BATCH_ROWS).map_err(to_error)?;
-    distinct(Box::new(merged), shape, wins_by, 0, memory_bytes)
 }

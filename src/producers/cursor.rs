@@ -12,11 +12,10 @@ use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBat
 use arrow_row::Rows;
 use arrow_schema::{ArrowError, DataType, Schema};
 
-use crate::files::{SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes};
+use crate::files::{BATCH_ROWS, SortColumn, SortKeys, SortedBatches, interleave_rows, row_bytes};
 use crate::parquet::size::slice_bytes;
 
-/// The most rows and, about, bytes of a batch that is collected.
-const BATCH_ROWS: usize = 8192;
+/// About the most bytes of a batch that is collected.
 const BATCH_BYTES: usize = 16 << 20;
 /// The most batches that rows are collected of.
 const MAX_BATCHES: usize = 64;

@@ -19,10 +19,7 @@ use super::lookup::{Keys, StoredTable, cancellable};
 use super::old_rows::OldRows;
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::Result;
-use crate::files::{Merge, SortKeys, SortedBatches, Spill};
-
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
+use crate::files::{BATCH_ROWS, Merge, SortKeys, SortedBatches, Spill};
 
 /// A source or stage that feeds a stage, as it is in the next version.
 #[derive(Debug, Clone)]

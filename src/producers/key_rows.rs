@@ -10,15 +10,17 @@ use arrow_schema::{ArrowError, SchemaRef};
 use futures::future::try_join_all;
 
 use super::cursor::Cursor;
-use super::diff::{Delta, KeyWriter, keys_only};
-use super::layers::{Layer, to_arrow, to_error};
-use super::lookup::{StoredTable, cancellable};
+use super::diff::{Delta, KeyWriter, distinct, keys_only};
+use super::layers::{Layer, merge_streams, to_arrow, to_error};
+use super::lookup::{Keys, StoredTable, cancellable};
 use crate::error::Result;
 use crate::files::{SortKeys, SortedBatches, Spill, SpillWriter};
 use crate::run::{KeySelection, RunEnd, RunReader};
 
 /// A key that can be in more blocks of a table has many rows: to wait for its first ones costs less than to read all.
 const MAX_BLOCKS: usize = 32;
+/// A key that can be in more blocks than this for each run is not looked up as a whole.
+const MAX_BLOCKS_OF_RUN: usize = 2;
 
 /// Keys, in the order of a table.
 pub(super) struct SplitKeys {
@@ -43,8 +45,13 @@ impl StoredTable {
         self.split_by_blocks(keys, MAX_BLOCKS, memory_bytes)
     }
 
+    /// As [`Self::split_keys`]: keys that can be in more than [`MAX_BLOCKS_OF_RUN`] blocks for each run have many rows.
+    pub(super) fn split_by_runs(&self, keys: &Spill, memory_bytes: usize) -> Result<SplitKeys> {
+        self.split_by_blocks(keys, MAX_BLOCKS_OF_RUN * self.runs.len(), memory_bytes)
+    }
+
     /// As [`Self::split_keys`]: keys that can be in more than `max_blocks` blocks have many rows.
-    pub(super) fn split_by_blocks(
+    fn split_by_blocks(
         &self,
         keys: &Spill,
         max_blocks: usize,
@@ -71,6 +78,19 @@ impl StoredTable {
             })
         };
         split().map_err(to_error)
+    }
+
+    /// The first `columns` columns of the rows in all runs, each once, in their order, those of deletes among them.
+    pub(super) fn distinct_keys(&self, columns: usize, memory_bytes: usize) -> Result<Spill> {
+        let streams = self.runs.iter().map(|run| -> Result<SortedBatches> {
+            let rows = cancellable(self.read_run(run, Keys::All)?, &self.cancel);
+            let positions: Vec<usize> = (0..columns).collect();
+            Ok(Box::new(rows.map(move |batch| batch?.project(&positions))))
+        });
+        let shape = self.shape.first_columns(columns);
+        let order = shape.keys(columns)?;
+        let merged = merge_streams(streams, &shape.schema, &order, memory_bytes)?;
+        distinct(merged, &shape, columns, 0, memory_bytes)
     }
 
     /// The number of blocks of all runs that each key can be in.

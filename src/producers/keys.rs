@@ -97,6 +97,11 @@ pub(super) fn nullable(field: &Field, name: &str) -> Field {
     Field::new(name, data_type, true).with_metadata(metadata)
 }
 
+/// Whether runs store the values of two fields as the same type.
+pub(super) fn are_stored_alike(first: &Field, second: &Field) -> bool {
+    nullable(first, "").data_type() == nullable(second, "").data_type()
+}
+
 /// The array with the type that [`nullable`] gives its field.
 pub(super) fn retype(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     if array.data_type() == data_type {

@@ -10,10 +10,8 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 
 use crate::error::{Error, Result};
-use crate::files::{Merge, SortColumn, SortKeys, SortedBatches, Spill};
+use crate::files::{BATCH_ROWS, Merge, SortColumn, SortKeys, SortedBatches, Spill};
 
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
 /// The most streams that are merged at once.
 const MAX_MERGED: usize = 16;
 

@@ -19,8 +19,6 @@ use crate::run::concerns_file;
 /// The target keys of more rows are not looked up ahead: lookups of those that do not change read pages in vain, which
 /// then costs more than a wait, and of many keys fewer pages are kept.
 const MAX_ROWS: u64 = 16;
-/// A key that can be in more blocks than this for each run is not looked up ahead either.
-const MAX_BLOCKS_OF_RUN: usize = 2;
 
 /// Lookups that were sent.
 pub(super) struct LookAhead(Vec<SortedBatches>);
@@ -63,8 +61,7 @@ impl Plan {
                 StageFunction::Fold(_) => self.content(node, sources.as_ref()),
                 StageFunction::Join(_) => continue,
             };
-            let max_blocks = MAX_BLOCKS_OF_RUN * table.runs.len();
-            let split = table.split_by_blocks(&keys, max_blocks, memory_bytes);
+            let split = table.split_by_runs(&keys, memory_bytes);
             if let Some(SplitKeys { few, .. }) = left_to_others(split)? {
                 lookups.0.extend(table.look_up_runs(&few)?);
             }

@@ -19,12 +19,12 @@ use serde_json::Value;
 use super::Pipeline;
 use super::changes::{ChangeWriter, change_schema, find_stage};
 use super::cursor::Cursor;
-use super::diff::{CHANGED, ChangeType, HAD, HAS, diff, distinct, flags_of};
+use super::diff::{CHANGED, ChangeType, HAD, HAS, diff, flags_of};
 use super::format::{PipelineManifest, StoredRun};
 use super::functions::Rows;
-use super::keys::nullable;
-use super::layers::{merge_streams, to_error};
-use super::lookup::{Keys, StoredTable, cancellable};
+use super::keys::{are_stored_alike, nullable};
+use super::layers::to_error;
+use super::lookup::Keys;
 use super::read::{StoredNode, TableName, as_declared, stream as stream_rows};
 use super::tables::{KeyAndValue, TableShape};
 use crate::error::{Error, ErrorKind, Result};
@@ -70,7 +70,7 @@ pub async fn net_changes(
         before: &before,
         until,
     };
-    let comparison = range.compare(node, name, memory_bytes).await?;
+    let comparison = range.plan_comparison(node, name, memory_bytes).await?;
     let last = until.retained_version();
     let versions: Vec<u64> = match &comparison.candidates {
         Candidates::OfUpdates(_) => (since..=last).collect(),
@@ -124,7 +124,7 @@ enum Candidates {
 
 impl VersionRange<'_> {
     /// Finds the stage at both ends, and the keys that can differ.
-    async fn compare(
+    async fn plan_comparison(
         &self,
         new: StoredNode,
         name: &str,
@@ -258,7 +258,7 @@ impl VersionRange<'_> {
             ("value", &old.value, &new.value),
         ];
         for (what, old, new) in fields {
-            if nullable(old, what).data_type() != nullable(new, what).data_type() {
+            if !are_stored_alike(old, new) {
                 let message = format!(
                     "the {what} of stage {name:?} is {} in version {}, and {} in version {}; read the whole stage, and \
                      go on from there",
@@ -283,7 +283,10 @@ impl StageLog {
             return Ok(());
         };
         let columns = KeyAndValue::from_entry(entry)?;
+        // Versions of before 2026-12 do not list the old keys of a rebuild where a field of the key may be null from then
+        // on, or not any more.
         self.has_same_keys &= columns.descending == own.descending
+            && columns.key.data_type() == own.key.data_type()
             && nullable(&columns.key, "key") == nullable(&own.key, "key");
         if manifest.data_version == manifest.version {
             self.updates.extend(entry.update.clone());
@@ -305,15 +308,15 @@ impl Comparison {
         let shape = columns.source();
         let candidates = self.read_candidates(spill_bytes)?;
         let keys = candidates.as_ref().map_or(Keys::All, Keys::Of);
-        let new = read_pairs(&self.new, keys, &shape)?;
+        let new = read_key_values(&self.new, keys, &shape)?;
         let new = Spill::collect(&shape.schema, new, spill_bytes).map_err(to_error)?;
         let old: SortedBatches = match &self.old {
             None => Box::new(std::iter::empty()),
             Some(old) if old.columns.descending == columns.descending => {
-                read_pairs(old, keys, &shape)?
+                read_key_values(old, keys, &shape)?
             }
             Some(old) => {
-                let rows = read_pairs(old, keys, &shape)?;
+                let rows = read_key_values(old, keys, &shape)?;
                 let schema = Arc::clone(&shape.schema);
                 let unsorted: Rows = Box::new(RecordBatchIterator::new(rows, schema));
                 Box::new(sort_batches(
@@ -335,7 +338,7 @@ impl Comparison {
             Candidates::OfUpdates(runs) => (self.new.columns.update(), runs),
         };
         let table = self.new.table(shape.first_columns(1), runs);
-        named_keys(&table, memory_bytes).map(Some)
+        table.distinct_keys(1, memory_bytes).map(Some)
     }
 }
 
@@ -357,19 +360,8 @@ fn size_bytes(runs: &[StoredRun]) -> u64 {
     runs.iter().map(StoredRun::size_bytes).sum()
 }
 
-/// The keys of a table that has nothing else, in their order, each once, those of deletes among them.
-fn named_keys(table: &StoredTable, memory_bytes: usize) -> Result<Spill> {
-    let streams = table.runs.iter().map(|run| -> Result<SortedBatches> {
-        let rows = cancellable(table.read_run(run, Keys::All)?, &table.cancel);
-        Ok(Box::new(rows.map(|batch| batch?.project(&[0]))))
-    });
-    let order = table.shape.keys(1)?;
-    let merged = merge_streams(streams, &table.shape.schema, &order, memory_bytes)?;
-    distinct(merged, &table.shape, 1, 0, memory_bytes)
-}
-
 /// The rows of some keys as those of a source: `key` and `value`, in the order of the content.
-fn read_pairs(node: &StoredNode, keys: Keys<'_>, pairs: &TableShape) -> Result<SortedBatches> {
+fn read_key_values(node: &StoredNode, keys: Keys<'_>, pairs: &TableShape) -> Result<SortedBatches> {
     let (content, _) = node.open(TableName::Content)?;
     let columns = content.shape.visible;
     let rows = content.read(keys, columns)?;

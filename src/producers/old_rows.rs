@@ -21,13 +21,9 @@ use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
 use super::tables::TableShape;
 use crate::error::{Error, Result};
-use crate::files::{Merge, SortKeys, SortedBatches, Spill, SpillWriter, row_bytes};
+use crate::files::{BATCH_ROWS, Merge, SortKeys, SortedBatches, Spill, SpillWriter, row_bytes};
 use crate::sync::mutex::lock;
 
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
-/// A key that can be in more blocks than this for each run is not looked up as a whole.
-const MAX_BLOCKS_OF_RUN: usize = 2;
 /// More keys are not looked up as a whole, because the rows of most of them would be too many to be set aside.
 const MAX_KEYS: u64 = 1 << 16;
 /// The rows of a key are not set aside if they have, about, more bytes.
@@ -82,8 +78,7 @@ impl OldRowsReader {
         let shape = &content.shape;
         let targets = distinct(keys_only(pairs)?, shape, 1, 0, memory_bytes)?;
         let SplitKeys { few, many } = if for_use.groups && targets.rows() <= MAX_KEYS {
-            let max_blocks = MAX_BLOCKS_OF_RUN * content.runs.len();
-            content.split_by_blocks(&targets, max_blocks, memory_bytes)?
+            content.split_by_runs(&targets, memory_bytes)?
         } else {
             let none = KeyWriter::new(shape, 1, memory_bytes).finish();
             SplitKeys {

@@ -8,6 +8,7 @@ use super::apply::replaced_keys;
 use super::diff::{distinct, keys_only};
 use super::functions::Rows;
 use super::graph::Node;
+use super::keys::are_stored_alike;
 use super::layers::to_error;
 use super::lookup::{Keys, StoredTable};
 use super::plan::Plan;
@@ -17,13 +18,13 @@ use crate::error::Result;
 use crate::files::{SortedBatches, Spill, sort_batches};
 
 impl Plan {
-    /// The changed keys of a stage with new tables, those of its old tables among them if they have the same type.
+    /// The changed keys of a stage with new tables, those of its old tables among them if they are stored alike.
     pub(super) fn changes_of_replaced(&self, node: &Node, added: Spill) -> Result<Spill> {
         let Some(stored) = self.base.node(node.name()) else {
             return Ok(added);
         };
         let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
-        if old.key.data_type() != new.key.data_type() {
+        if !are_stored_alike(&old.key, &new.key) {
             return Ok(added);
         }
         let memory_bytes = self.memory_bytes / 64;
@@ -41,15 +42,13 @@ impl Plan {
     }
 
     /// The rows of the old tables of a stage with new ones, as the new ones would have them without source keys. None
-    /// if the type of the key or value is another.
+    /// if the key or value is stored as another type.
     pub(super) fn rows_of_replaced(&self, node: &Node) -> Result<Option<Spill>> {
         let Some(stored) = self.base.node(node.name()) else {
             return Ok(None);
         };
         let (old, new) = (KeyAndValue::from_entry(stored)?, node.columns());
-        if old.key.data_type() != new.key.data_type()
-            || old.value.data_type() != new.value.data_type()
-        {
+        if !are_stored_alike(&old.key, &new.key) || !are_stored_alike(&old.value, &new.value) {
             return Ok(None);
         }
         let shape = self.content(node, self.sources_of(node).as_ref()).shape;

@@ -31,10 +31,7 @@ use super::preserve::preserve;
 use super::source_keys::{join_source_keys, split_source_keys};
 use super::tables::TableShape;
 use crate::error::Result;
-use crate::files::{Merge, SortedBatches, Spill, sort_batches};
-
-/// The most rows of a batch.
-const BATCH_ROWS: usize = 8192;
+use crate::files::{BATCH_ROWS, Merge, SortedBatches, Spill, sort_batches};
 
 /// The stored tables of a stage.
 #[derive(Debug, Clone)]

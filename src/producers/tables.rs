@@ -96,10 +96,7 @@ impl TableShape {
     /// The first columns of the order, and how they are sorted.
     pub(super) fn sort_columns(&self, columns: usize) -> Vec<SortColumn> {
         let order = self.order.iter().take(columns).enumerate();
-        let columns = order.map(|(index, column)| SortColumn {
-            index,
-            options: column.options(),
-        });
+        let columns = order.map(|(index, column)| SortColumn::new(index, column.options()));
         columns.collect()
     }
 

@@ -179,6 +179,8 @@ impl StageWriter {
             let part = std::mem::take(&mut self.buffer);
             let permit = self.staging.budget.acquire(part.len());
             self.upload_parts_sent += 1;
+            // The next one does not grow step by step: each step would copy its bytes.
+            self.buffer = Vec::with_capacity(UPLOAD_PART_BYTES);
             // The uploader has ended: its own error is the one to report.
             let to_error = |_| {
                 Error::new(

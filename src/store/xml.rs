@@ -32,6 +32,8 @@ enum Document {
 #[serde(rename_all = "PascalCase")]
 struct ObjectList {
     #[serde(default)]
+    is_truncated: bool,
+    #[serde(default)]
     next_continuation_token: Option<String>,
     #[serde(default)]
     contents: Vec<ObjectEntry>,
@@ -170,7 +172,20 @@ pub(super) fn parse_objects_page(xml: &[u8]) -> Result<(KeyListing, Option<Strin
         }
     }
     let next = list.next_continuation_token;
-    Ok((page, next.filter(|token| !token.is_empty())))
+    let next = next.filter(|token| !token.is_empty());
+    check_marker(list.is_truncated, next.as_deref().unwrap_or_default()).map_err(|e| {
+        format!("{e}; the server has to support version 2 of ListObjects (list-type=2)")
+    })?;
+    Ok((page, next))
+}
+
+/// Fails on a page that is not the last one and names no next one: what was listed so far would seem to be all.
+fn check_marker(is_truncated: bool, marker: &str) -> Result<(), String> {
+    if is_truncated && marker.is_empty() {
+        let text = "the response says that it is not the last page, and does not name the next one";
+        return Err(text.to_owned());
+    }
+    Ok(())
 }
 
 /// Parses a `ListPartsResult`; the marker is a part number.
@@ -182,6 +197,7 @@ pub(super) fn parse_parts_page(xml: &[u8]) -> Result<ListPage<UploadedPart, Stri
         e_tag: part.e_tag,
         bytes: part.size,
     };
+    check_marker(list.is_truncated, &list.next_part_number_marker)?;
     Ok(ListPage {
         items: list.parts.into_iter().map(to_uploaded_part).collect(),
         next: list.is_truncated.then_some(list.next_part_number_marker),
@@ -204,6 +220,7 @@ pub(super) fn parse_uploads_page(
             initiated_at: upload.initiated,
         })
     };
+    check_marker(list.is_truncated, &list.next_key_marker)?;
     Ok(ListPage {
         items: list
             .uploads
@@ -289,6 +306,31 @@ mod tests {
         let (empty, next) = parse_objects_page(b"<ListBucketResult></ListBucketResult>").unwrap();
         assert!(empty.listing.objects.is_empty() && next.is_none());
         assert!(parse_objects_page(b"<Error/>").is_err());
+    }
+
+    #[test]
+    fn a_page_that_is_not_the_last_one_names_the_next() {
+        // As version 1 of the listing, which servers give that do not know version 2.
+        let truncated = "<IsTruncated>true</IsTruncated><Marker/><NextMarker>a</NextMarker>";
+        let objects = |inner: &str| {
+            let xml = format!("<ListBucketResult xmlns=\"x\">{inner}</ListBucketResult>");
+            parse_objects_page(xml.as_bytes()).map(|(_, next)| next)
+        };
+        for token in ["", "<NextContinuationToken/>"] {
+            let error = objects(&format!("{truncated}{token}")).unwrap_err();
+            assert!(error.contains("list-type=2"), "{error}");
+        }
+        assert_eq!(objects("<IsTruncated>false</IsTruncated>"), Ok(None));
+        let next = "<NextContinuationToken>t</NextContinuationToken>";
+        assert_eq!(
+            objects(&format!("{truncated}{next}")),
+            Ok(Some("t".to_owned()))
+        );
+        let parts = format!("<ListPartsResult>{truncated}</ListPartsResult>");
+        assert!(parse_parts_page(parts.as_bytes()).is_err());
+        let uploads =
+            format!("<ListMultipartUploadsResult>{truncated}</ListMultipartUploadsResult>");
+        assert!(parse_uploads_page(uploads.as_bytes()).is_err());
     }
 
     #[test]

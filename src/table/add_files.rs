@@ -18,14 +18,13 @@ use futures::{StreamExt, TryStreamExt, stream};
 use object_store::CopyMode;
 
 use super::actions::{AddFiles, Append};
-use super::foreign_files::{check_types, file_entry, refuse_encrypted, with_types_of};
+use super::foreign_files::{check_types, file_entry, refuse_encrypted};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
 use super::partitions::{self, PartitionValues};
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::TableColumns;
-use crate::files::open;
+use crate::files::{TableColumns, open, with_types_of};
 use crate::parquet::file::TAIL_BYTES;
 use crate::sync::begun::run_to_end;
 use crate::sync::progress::{self, Progress};

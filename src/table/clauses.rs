@@ -16,6 +16,7 @@ use arrow_select::filter::{filter_record_batch, prep_null_mask_filter};
 use chrono::{DateTime, Utc};
 use datafusion_common::{DFSchema, DataFusionError};
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::utils::collect_columns;
 
 use crate::error::{Error, Result};
 use crate::files::expr::sql::{self, Rewrite};
@@ -94,6 +95,8 @@ pub(super) struct Clauses {
     planned: Vec<PlannedClause>,
     input: SchemaRef,
     output: SchemaRef,
+    /// The index of the table's first column in a batch, if batches have the table's columns.
+    first_table_column: Option<usize>,
 }
 
 /// The result of applying clauses to a batch.
@@ -147,6 +150,7 @@ impl Clauses {
         let output_fields = table_fields.map(|f| Arc::new(f.as_ref().clone().with_nullable(true)));
         Ok(Self {
             planned: planned.collect::<Result<_>>()?,
+            first_table_column: clause_planner.first_table_column,
             input: Arc::new(Schema::new(fields)),
             output: Arc::new(Schema::new(output_fields.collect::<Vec<_>>())),
         })
@@ -154,6 +158,31 @@ impl Clauses {
 
     pub(super) fn is_empty(&self) -> bool {
         self.planned.is_empty()
+    }
+
+    /// The positions of the table's columns that predicates and values are computed with.
+    pub(super) fn find_table_columns(&self) -> Vec<usize> {
+        let Some(first) = self.first_table_column else {
+            return Vec::new();
+        };
+        let predicates = self.planned.iter().filter_map(|c| c.predicate.as_ref());
+        let values = self.planned.iter().filter_map(|c| c.values.as_ref());
+        let computed = values.flatten().filter_map(|value| match value {
+            ColumnValue::Computed(expr) => Some(expr),
+            ColumnValue::Column(_) | ColumnValue::Null => None,
+        });
+        let columns = predicates.chain(computed).flat_map(collect_columns);
+        columns
+            .filter_map(|column| column.index().checked_sub(first))
+            .collect()
+    }
+
+    /// Whether the first clause deletes all rows.
+    pub(super) fn deletes_all(&self) -> bool {
+        let mut clauses = self.planned.iter();
+        clauses
+            .next()
+            .is_some_and(|clause| clause.predicate.is_none() && clause.values.is_none())
     }
 
     /// Applies the clauses to `rows` rows with these columns.

@@ -15,6 +15,13 @@ impl ColumnSchema {
     pub fn stored_name(&self) -> &str {
         self.stored.as_deref().unwrap_or(&self.name)
     }
+
+    /// Gives the column another name; in data files it keeps its own.
+    pub(super) fn rename(&mut self, name: String) {
+        let stored_name = self.stored_name().to_owned();
+        self.stored = (stored_name != name).then_some(stored_name);
+        self.name = name;
+    }
 }
 
 impl TableSchema {

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::actions::Replace;
 use super::format::{DataFile, TableManifest};
+use super::opened_columns::OpenedColumns;
 use super::rewrite_group::{FileLocations, RewriteGroup};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone_merge::MergeTombstones;
@@ -57,6 +58,7 @@ pub async fn compact(
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let (newest, reader) = open_newest(table, options.timeout).await?;
+    let predicate = predicate.map(|predicate| (predicate, &options.opened));
     let groups = choose_groups(table, &reader, target_bytes, predicate).await?;
     let mut compaction = CompactionProgress::new(table, newest);
     let mut locations = FileLocations::new(table, &reader.files);
@@ -80,16 +82,20 @@ pub async fn compact(
     compaction.finish()
 }
 
-/// The groups to rewrite of a snapshot, of files that may hold rows that satisfy the predicate.
+/// The groups to rewrite of a snapshot, of files that may hold rows that satisfy the predicate, which is about columns
+/// that have the same names in the snapshot.
 pub(super) async fn choose_groups(
     table: &Table,
     reader: &SnapshotReader,
     target_bytes: u64,
-    predicate: Option<&Predicate>,
+    predicate: Option<(&Predicate, &OpenedColumns)>,
 ) -> Result<Vec<Vec<usize>>> {
     let selected = match predicate {
-        Some(predicate) => {
-            let filter = predicate.bind(&reader.columns, &**table.store().clock())?;
+        Some((predicate, opened)) => {
+            let manifest = reader.manifest();
+            let filter = opened.bind_filter(predicate, manifest, &**table.store().clock())?;
+            let names = filter.column_ids(&reader.columns);
+            opened.check_unchanged(names.keys(), manifest)?;
             reader.prune_listed_files(&filter).await?
         }
         None => vec![true; reader.files.len()],
@@ -106,7 +112,9 @@ pub async fn sort(
     options: &TableWriteOptions,
 ) -> Result<Option<Compaction>> {
     let (newest, reader) = open_newest(table, options.timeout).await?;
-    let sort_by = find_sort_columns(&reader.columns, &reader.manifest, by)?;
+    let by = by.map(|names| options.opened.current_names(names, reader.manifest()));
+    let by = by.transpose()?;
+    let sort_by = find_sort_columns(&reader.columns, reader.manifest(), by.as_deref())?;
     let data_files = reader.files.iter().map(|listed| &listed.file);
     let bytes = data_files
         .clone()

@@ -1,58 +1,11 @@
 //! Conflict checks: what commits after a version have done that a change planned on that version must know.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use super::format::TableManifest;
 use super::snapshot_file::FileRef;
 use super::targets::FileIndex;
-use crate::error::{Error, ErrorKind, Result};
-use crate::files::TableColumns;
-use crate::files::expr::{Filter, Predicate};
-
-/// The ids of a table's columns by the names that a predicate or a merge was written for.
-#[derive(Debug)]
-pub(super) struct NamedColumns(BTreeMap<String, u32>);
-
-impl NamedColumns {
-    /// The columns of a snapshot.
-    pub(super) fn new(columns: &TableColumns) -> Self {
-        let fields = columns.schema.fields().iter();
-        let named = fields.map(|field| field.name().clone());
-        Self(named.zip(columns.ids.iter().copied()).collect())
-    }
-
-    /// Fails with [`ErrorKind::CommitConflict`] if the predicate, bound to the columns of a later snapshot, reads
-    /// another column by one of the names.
-    pub(super) fn check(
-        &self,
-        predicate: &Predicate,
-        filter: &Filter,
-        columns: &TableColumns,
-    ) -> Result<()> {
-        let ids = filter.column_ids(columns);
-        if ids.iter().all(|(name, id)| self.0.get(name) == Some(id)) {
-            return Ok(());
-        }
-        let message = format!(
-            "a concurrent commit gave a column name in {predicate} to another column; write again"
-        );
-        Err(Error::new(ErrorKind::CommitConflict, message))
-    }
-
-    /// As [`Self::check`], for an operation that may read any column by its name.
-    pub(super) fn check_all(&self, columns: &TableColumns) -> Result<()> {
-        for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
-            if self.0.get(field.name()).is_some_and(|old| old != id) {
-                let message = format!(
-                    "a concurrent commit gave the name {:?} to another column; write again",
-                    field.name()
-                );
-                return Err(Error::new(ErrorKind::CommitConflict, message));
-            }
-        }
-        Ok(())
-    }
-}
+use crate::error::{Error, ErrorKind};
 
 impl TableManifest {
     /// Whether a restore after `version` may have brought deleted rows back.

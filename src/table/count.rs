@@ -2,7 +2,7 @@
 //!
 //! The lists of files have the number of rows of each file, and tombstones the numbers of the rows that they delete. A
 //! file is opened only if its tombstones delete row groups as a whole, whose sizes are in its footer, or
-//! ranges of keys, which are then read. With a filter, the rows are read as in a scan.
+//! ranges of keys, which are then read, or if a share of it is counted. With a filter, the rows are read as in a scan.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::Table;
 use super::format::{DataFile, TableManifest};
 use super::listing::list_files;
-use super::scan::{ScanOptions, scan};
+use super::scan::scan;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::Deletions;
 use crate::error::{Error, Result};
+use crate::files::ScanOptions;
 use crate::files::expr::Filter;
 
 /// Number of files opened at once.
@@ -30,7 +31,7 @@ pub async fn count(
 ) -> Result<u64> {
     let limit_rows = limit.unwrap_or(u64::MAX);
     if filter.is_none() {
-        let rows = if manifest.tombstones.is_empty() {
+        let rows = if manifest.tombstones.is_empty() && manifest.shares.is_empty() {
             count_listed_rows(table, &manifest).await?
         } else {
             count_live_rows(&SnapshotReader::new(table, manifest, None).await?).await?
@@ -71,9 +72,11 @@ async fn count_live_rows(reader: &SnapshotReader) -> Result<u64> {
     let mut rows: u64 = 0;
     let mut uncounted = Vec::new();
     for (index, listed) in reader.files.iter().enumerate() {
-        let live_rows = match reader.deletions_of(index) {
-            None => Some(listed.file.total_rows),
-            Some(deletions) => count_without_reading(&listed.file, deletions),
+        let live_rows = match (reader.share_of(index), reader.deletions_of(index)) {
+            // The footer has the sizes of its row groups.
+            (Some(_), _) => None,
+            (None, None) => Some(listed.file.total_rows),
+            (None, Some(deletions)) => count_without_reading(&listed.file, deletions),
         };
         match live_rows {
             Some(live_rows) => rows = rows.saturating_add(live_rows),
@@ -139,6 +142,7 @@ mod tests {
             null_counts: BTreeMap::new(),
             columns: None,
             constants: BTreeMap::new(),
+            checksum: None,
         };
         let mut deletions = Deletions::default();
         for scope in scopes {

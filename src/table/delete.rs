@@ -7,9 +7,9 @@
 //!
 //! Rows that concurrent commits append are not deleted. If a concurrent commit rewrites a file of the plan,
 //! or replaces rows of it, the delete is planned again on the newest snapshot, until the timeout; it then reads
-//! only files that it does not know ([`super::findings`]). If one has renamed or dropped a column of the filter by
-//! then, the delete fails with [`crate::ErrorKind::CommitConflict`]. Other errors are those of
-//! [`crate::versions::commit`] and of reading.
+//! only files that it does not know ([`super::findings`]). The filter is about the columns that the caller has read,
+//! whatever their names are by then ([`super::opened_columns`]): if one was dropped, the delete fails with
+//! [`crate::ErrorKind::CommitConflict`]. Other errors are those of [`crate::versions::commit`] and of reading.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use object_store::PutMode;
 use serde_json::Value;
 
 use super::actions::Delete;
-use super::conflicts::NamedColumns;
-use super::findings::{Bound, DeletePlan, RowFinder};
+use super::file_matches::DeletePlan;
+use super::findings::{Bound, RowFinder};
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::object_cache::ObjectCache;
+use super::opened_columns::OpenedColumns;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{self, TombstoneLine, TombstoneScope};
 use super::{Committed, Snapshot, Staged, Table, names};
@@ -48,13 +49,19 @@ pub struct DeleteResult {
     pub bytes: u64,
 }
 
-/// Deletes the rows that satisfy `filter`, but none that a concurrent commit appends.
-pub async fn delete(table: &Table, filter: &Predicate, timeout: Duration) -> Result<DeleteResult> {
+/// Deletes the rows that satisfy `filter`, a predicate over the columns of `opened`, but none that a concurrent commit
+/// appends.
+pub async fn delete(
+    table: &Table,
+    filter: &Predicate,
+    opened: OpenedColumns,
+    timeout: Duration,
+) -> Result<DeleteResult> {
     let mut operation = DeleteWhere {
         table,
         predicate: filter,
         filter: Bound::none(),
-        named: None,
+        opened,
         finder: RowFinder::default(),
         cache: Arc::default(),
         tombstones: StagedTombstones::default(),
@@ -103,8 +110,8 @@ struct DeleteWhere<'a> {
     table: &'a Table,
     predicate: &'a Predicate,
     filter: Bound<Arc<Filter>>,
-    /// The columns when the filter was bound first.
-    named: Option<NamedColumns>,
+    /// The columns of the predicate.
+    opened: OpenedColumns,
     finder: RowFinder,
     cache: Arc<ObjectCache>,
     tombstones: StagedTombstones,
@@ -114,7 +121,7 @@ impl Operation<TableManifest> for DeleteWhere<'_> {
     type Change = Delete;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<Delete>> {
-        let manifest = &base.manifest;
+        let manifest = &self.opened.rename(self.table, &base.manifest).await?;
         let plan = self.plan_rows(manifest).await?;
         if plan.is_empty() {
             return Ok(None);
@@ -144,12 +151,8 @@ impl DeleteWhere<'_> {
         let columns = TableColumns::from_manifest(manifest)?;
         let clock = self.table.store().clock();
         let filter = self.filter.get(manifest, || {
-            let filter = self.predicate.bind(&columns, &**clock)?;
-            let named = self
-                .named
-                .get_or_insert_with(|| NamedColumns::new(&columns));
-            named.check(self.predicate, &filter, &columns)?;
-            Ok(Arc::new(filter))
+            let filter = self.opened.bind_filter(self.predicate, manifest, &**clock);
+            filter.map(Arc::new)
         })?;
         let cache = Some(Arc::clone(&self.cache));
         let bound = Some(Arc::clone(&filter));

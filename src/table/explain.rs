@@ -6,10 +6,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::Table;
 use super::format::TableManifest;
-use super::scan::ScanOptions;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
 use crate::error::{Error, Result};
+use crate::files::ScanOptions;
 
 /// Number of files opened at once.
 const CONCURRENT_FILES: usize = 16;
@@ -52,9 +52,9 @@ pub async fn explain(
         .try_collect()
         .await?;
     let files = FileIndex::of_files(&reader.files);
-    let tombstones = reader.manifest.tombstones.iter();
+    let tombstones = reader.manifest().tombstones.iter();
     Ok(ScanPlan {
-        files: reader.manifest.file_count(),
+        files: reader.manifest().file_count(),
         files_read: reader.files.len() as u64,
         row_groups: reader.files.iter().map(|f| f.file.row_group_count).sum(),
         row_groups_read: counts.iter().map(|(groups, _)| groups).sum(),

@@ -8,15 +8,12 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::actions::NewTable;
+use super::export::ExportFormat;
 use super::format::{CommitOperation, TableManifest};
 use super::{delta_log, iceberg};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::versions::Change;
-
-const DELTA: &str = "delta";
-const ICEBERG: &str = "iceberg";
-const FORMATS: [&str; 2] = [DELTA, ICEBERG];
 
 impl NewTable {
     /// The table with exports after each commit. Refuses formats that are not known, and columns that one of them lacks.
@@ -24,20 +21,27 @@ impl NewTable {
         self.exports = parse_formats(formats)?;
         let draft = self.draft();
         let columns = TableColumns::from_manifest(&draft)?;
-        if self.exports.contains(DELTA) {
-            delta_log::check_columns(&draft, &columns)?;
-        }
-        if self.exports.contains(ICEBERG) {
-            iceberg::check_columns(&draft, &columns)?;
+        for format in ExportFormat::ALL {
+            if self.exports.contains(format.name()) {
+                match format {
+                    ExportFormat::Delta => delta_log::check_columns(&draft, &columns)?,
+                    ExportFormat::Iceberg => iceberg::check_columns(&draft, &columns)?,
+                }
+            }
         }
         Ok(self)
     }
 }
 
+fn known_formats() -> [&'static str; 2] {
+    ExportFormat::ALL.map(ExportFormat::name)
+}
+
 fn parse_formats(formats: &[String]) -> Result<BTreeSet<String>> {
-    if let Some(unknown) = formats.iter().find(|f| !FORMATS.contains(&f.as_str())) {
+    let known = known_formats();
+    if let Some(unknown) = formats.iter().find(|f| !known.contains(&f.as_str())) {
         return Err(Error::invalid(format!(
-            "exports must be some of {FORMATS:?}, not {unknown:?}"
+            "exports must be some of {known:?}, not {unknown:?}"
         )));
     }
     Ok(formats.iter().cloned().collect())
@@ -60,8 +64,9 @@ impl SetExports {
 impl Change<TableManifest> for SetExports {
     fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
         let mut next = base.clone();
+        let known = known_formats();
         next.exports
-            .retain(|format| !FORMATS.contains(&format.as_str()));
+            .retain(|format| !known.contains(&format.as_str()));
         next.exports.extend(self.formats.iter().cloned());
         let details = [("exports", json!(self.formats))];
         Ok((next, CommitOperation::new("set_exports", details)))

@@ -13,17 +13,17 @@
 //! Otherwise the file is read again. Which files may match is decided by the bounds in every snapshot: a file that
 //! is excluded is not read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
-use serde::{Deserialize, Serialize};
 
-use super::format::{ColumnSchema, EncodedSchema, PositionBitmap, TableManifest};
-use super::row_group::RowGroupScan;
-use super::snapshot_file::{FileRef, SnapshotFile};
+use super::file_matches::{DeletePlan, FileMatches, FileRows, MatchedRows};
+use super::format::{ColumnSchema, EncodedSchema, TableManifest};
+use super::opened_columns::changed_columns_error;
 use super::snapshot_reader::SnapshotReader;
-use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
+use super::tombstone::Deletions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::progress;
 
@@ -64,33 +64,6 @@ impl Basis {
     }
 }
 
-/// The rows to delete from a snapshot.
-#[derive(Debug, Default)]
-pub(super) struct DeletePlan {
-    pub(super) lines: Vec<TombstoneLine>,
-    /// The files that the lines are about.
-    pub(super) scanned_files: Vec<FileRef>,
-    /// The files of which all remaining rows are deleted.
-    pub(super) removed: Vec<FileRef>,
-    /// The number of rows to delete; None if they are not counted.
-    pub(super) rows: Option<u64>,
-}
-
-impl DeletePlan {
-    /// Whether no row is to be deleted.
-    pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.removed.is_empty()
-    }
-
-    /// Adds the plan of other files.
-    pub(super) fn add(&mut self, other: Self) {
-        self.lines.extend(other.lines);
-        self.scanned_files.extend(other.scanned_files);
-        self.removed.extend(other.removed);
-        self.rows = self.rows.zip(other.rows).map(|(a, b)| a + b);
-    }
-}
-
 /// What was made for a snapshot's columns, and is used as long as they are the same.
 #[derive(Debug)]
 pub(super) struct Bound<T>(Option<(Basis, T)>);
@@ -127,193 +100,7 @@ impl<T: Clone> Bound<T> {
     }
 }
 
-/// The error of an operation that fitted the columns of the table until a concurrent commit changed them.
-fn changed_columns_error(error: Error) -> Error {
-    let reason = error.message();
-    let message = format!(
-        "a concurrent commit changed a column that this write is about; write again ({reason})"
-    );
-    Error::new(ErrorKind::CommitConflict, message).with_source(error)
-}
-
-/// The rows of a row group that are to be deleted.
-#[derive(Debug)]
-pub(super) struct MatchedRows {
-    pub(super) row_group: RowGroupScan,
-    /// Row numbers within the row group, from 0.
-    pub(super) rows: RoaringBitmap,
-    /// The number of rows of the row group that are not deleted.
-    pub(super) live_rows: u64,
-}
-
-impl MatchedRows {
-    /// Whether the rows are all remaining rows of the row group.
-    fn covers_group(&self) -> bool {
-        self.rows.len() == self.live_rows
-    }
-}
-
-/// The rows of a file that are to be deleted.
-#[derive(Debug, Clone)]
-pub(super) struct FileMatches {
-    /// The deletions that were known.
-    deletions: Deletions,
-    /// By row group the rows, and whether they are all remaining ones.
-    groups: Vec<(u32, RoaringBitmap, bool)>,
-    /// The rows are all remaining rows of the file.
-    covers_file: bool,
-    /// The number of rows of the file that were not deleted, if all its row groups were scanned.
-    live_rows: Option<u64>,
-}
-
-impl FileMatches {
-    /// What was found in the scanned row groups of a file.
-    pub(super) fn new(deletions: Option<&Deletions>, matches: Vec<MatchedRows>) -> Self {
-        let is_whole = matches.first().is_some_and(|first| {
-            let groups = matches.len() + first.row_group.num_deleted_row_groups();
-            groups == first.row_group.num_file_row_groups()
-        });
-        let covers_file = is_whole && matches.iter().all(MatchedRows::covers_group);
-        let live_rows = is_whole.then(|| matches.iter().map(|m| m.live_rows).sum());
-        let group_number = |group_match: &MatchedRows| {
-            u32::try_from(group_match.row_group.group).unwrap_or(u32::MAX)
-        };
-        let groups = matches
-            .into_iter()
-            .map(|m| (group_number(&m), m.covers_group(), m.rows))
-            .filter(|(_, _, rows)| !rows.is_empty())
-            .map(|(group, covers_group, rows)| (group, rows, covers_group));
-        Self {
-            deletions: deletions.cloned().unwrap_or_default(),
-            groups: groups.collect(),
-            covers_file,
-            live_rows,
-        }
-    }
-
-    /// Whether the file was read when exactly these rows were deleted.
-    pub(super) fn is_of(&self, deletions: &Deletions) -> bool {
-        self.deletions.includes(deletions) && deletions.includes(&self.deletions)
-    }
-
-    /// What was found, without rows that were deleted since; None if the file is to be read again.
-    fn without(&self, deletions: &Deletions) -> Option<Self> {
-        if !deletions.includes(&self.deletions) {
-            return None;
-        }
-        let remaining = |(group, rows, covers_group): &(u32, RoaringBitmap, bool)| {
-            if deletions.groups.contains(group) {
-                return None;
-            }
-            let rows = match deletions.rows.get(group) {
-                Some(deleted) => rows - deleted,
-                None => rows.clone(),
-            };
-            (!rows.is_empty()).then_some((*group, rows, *covers_group))
-        };
-        Some(Self {
-            deletions: deletions.clone(),
-            groups: self.groups.iter().filter_map(remaining).collect(),
-            covers_file: self.covers_file,
-            live_rows: None,
-        })
-    }
-
-    /// The rows, for another process.
-    pub(super) fn into_rows(self, path: String) -> FileRows {
-        let groups = self.groups.into_iter();
-        FileRows {
-            path,
-            groups: groups
-                .map(|(group, rows, covers_group)| (group, (PositionBitmap(rows), covers_group)))
-                .collect(),
-            covers_file: self.covers_file,
-            live_rows: self.live_rows,
-        }
-    }
-
-    /// Plans the delete of these rows.
-    pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
-        let groups = self
-            .groups
-            .iter()
-            .map(|(group, rows, covers_group)| (*group, rows, *covers_group));
-        plan_file(file, groups, self.covers_file)
-    }
-}
-
-/// Plans the delete of rows of a file: row groups with rows, and whether these are all remaining ones.
-fn plan_file<'a>(
-    file: &SnapshotFile,
-    groups: impl Iterator<Item = (u32, &'a RoaringBitmap, bool)> + Clone,
-    covers_file: bool,
-) -> DeletePlan {
-    let mut plan = DeletePlan {
-        rows: Some(groups.clone().map(|(_, rows, _)| rows.len()).sum()),
-        ..DeletePlan::default()
-    };
-    if covers_file {
-        plan.removed.push(file.to_file_ref());
-        return plan;
-    }
-    let to_line = |(group, rows, covers_group): (u32, &RoaringBitmap, bool)| TombstoneLine {
-        file: file.file.path.clone(),
-        deleted: if covers_group {
-            TombstoneScope::RowGroup(group)
-        } else {
-            TombstoneScope::Rows(group, rows.clone())
-        },
-    };
-    plan.lines = groups.map(to_line).collect();
-    if !plan.lines.is_empty() {
-        plan.scanned_files.push(file.to_file_ref());
-    }
-    plan
-}
-
-/// The rows of a file that are to be deleted, as a process found them.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct FileRows {
-    pub(super) path: String,
-    /// By row group the rows, and whether they are all remaining ones.
-    groups: BTreeMap<u32, (PositionBitmap, bool)>,
-    /// The rows are all remaining rows of the file.
-    covers_file: bool,
-    /// The number of rows of the file that were not deleted, if all its row groups were scanned.
-    live_rows: Option<u64>,
-}
-
-impl FileRows {
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty() && !self.covers_file
-    }
-
-    /// Adds rows of the same file and snapshot. False if a row is already there.
-    pub(super) fn add(&mut self, other: Self) -> bool {
-        let mut are_new = true;
-        for (group, (rows, covers_group)) in other.groups {
-            let (known, is_covered) = self.groups.entry(group).or_default();
-            are_new &= known.0.is_disjoint(&rows.0);
-            known.0 |= rows.0;
-            *is_covered |= covers_group;
-        }
-        self.live_rows = self.live_rows.or(other.live_rows);
-        let rows = self.groups.values().map(|(rows, _)| rows.0.len()).sum();
-        self.covers_file |= other.covers_file || self.live_rows == Some(rows);
-        are_new
-    }
-
-    /// Plans the delete of these rows.
-    pub(super) fn to_plan(&self, file: &SnapshotFile) -> DeletePlan {
-        let groups = self
-            .groups
-            .iter()
-            .map(|(group, (rows, covers_group))| (*group, &rows.0, *covers_group));
-        plan_file(file, groups, self.covers_file)
-    }
-}
-
-/// Finds the rows that match the reader's filter, of files that have some.
+/// Finds the rows that match the reader's filter, of files or shares of files that have some.
 pub(super) async fn find_rows(reader: &SnapshotReader) -> Result<Vec<FileRows>> {
     // A Vec, because the future of the iterator itself would not be Send.
     let scans: Vec<_> = (0..reader.files.len())
@@ -324,8 +111,13 @@ pub(super) async fn find_rows(reader: &SnapshotReader) -> Result<Vec<FileRows>> 
         .try_collect()
         .await?;
     let paths = reader.files.iter().map(|listed| listed.file.path.clone());
-    let rows = paths.zip(matches).map(|(path, m)| m.into_rows(path));
-    Ok(rows.filter(|rows| !rows.is_empty()).collect())
+    let shares = &reader.manifest().shares;
+    let rows = paths.zip(matches).map(|(path, matches)| {
+        let is_share = shares.contains_key(&path);
+        matches.into_rows(path, is_share)
+    });
+    let rows = rows.filter(|rows| !rows.is_empty() || rows.is_deleted_share());
+    Ok(rows.collect())
 }
 
 /// Finds the rows of snapshots that match a filter.
@@ -339,7 +131,7 @@ impl RowFinder {
     /// Plans the delete of all rows that match the reader's filter, which must be the same for all snapshots
     /// with the same columns. Reads only files that it does not know.
     pub(super) async fn plan(&mut self, reader: &SnapshotReader) -> Result<DeletePlan> {
-        let manifest = &reader.manifest;
+        let manifest = reader.manifest();
         if !self.basis.as_ref().is_some_and(|b| b.holds_in(manifest)) {
             self.files.clear();
         }
@@ -376,6 +168,26 @@ impl RowFinder {
             }
         }
         Ok(plan)
+    }
+
+    /// Takes over what other processes found in the files of the reader, of all that have some rows.
+    pub(super) fn take_over(&mut self, reader: &SnapshotReader, rows: Vec<FileRows>) {
+        self.basis = Some(Basis::new(reader.manifest()));
+        let mut by_path: HashMap<String, FileRows> = HashMap::new();
+        for rows in rows {
+            match by_path.entry(rows.path.clone()) {
+                Entry::Vacant(entry) => drop(entry.insert(rows)),
+                // No row is in two shares of a file.
+                Entry::Occupied(mut entry) => drop(entry.get_mut().add(rows)),
+            }
+        }
+        for (file, listed) in reader.files.iter().enumerate() {
+            let path = listed.file.path.clone();
+            let rows = by_path.remove(&path);
+            let rows = rows.unwrap_or_else(|| FileRows::none(path.clone()));
+            let matches = FileMatches::from_rows(reader.deletions_of(file), rows);
+            self.files.insert(path, matches);
+        }
     }
 
     /// What is known of a file of the reader.

@@ -2,82 +2,23 @@
 //!
 //! Such files have no ids in their fields, another Arrow schema or none, and timestamps of 96 bits. Both ways to add
 //! them, `add_files` and `import_files`, check a file here before they list it, and scans read it with the same types
-//! (`with_types_of`). Bounds are listed only where they are known to hold for the column.
+//! (`crate::files::with_types_of`). Bounds are listed only where they are known to hold for the column.
 
 use std::collections::{BTreeMap, HashMap};
 
 use arrow_schema::{DataType, TimeUnit};
 use parquet::basic::Repetition;
 
-use super::format::DataFile;
+use super::format::{DataFile, FileChecksum};
 use super::partitions::{self, PartitionValues};
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::expr::Statistics;
-use crate::files::types::{can_read_as, can_widen};
+use crate::files::types::can_widen;
 use crate::files::{OpenPart, TableColumns};
-use crate::parquet::file::{ENCRYPTED, ParquetFile};
-use crate::parquet::written_schema::{with_field_types, with_stored_units};
+use crate::parquet::file::ENCRYPTED;
 
 /// The id of fields of a file that are no columns of the table.
 const NO_COLUMN: u32 = u32::MAX;
-
-/// The same part, of which fields are read in the types of their columns where Parquet stores both alike, whatever the
-/// file's Arrow schema says; `fields` has the index of a column's field by the id.
-pub(super) fn with_types_of(
-    part: OpenPart,
-    fields: &HashMap<u32, usize>,
-    columns: &TableColumns,
-) -> OpenPart {
-    let part = with_timestamps_of(part, fields, columns);
-    let table_fields = columns.schema.fields().iter().zip(columns.ids.iter());
-    let types = table_fields.filter_map(|(field, id)| {
-        let index = fields.get(id)?;
-        let column_type = field.data_type();
-        is_stored_as(&part.file, *index, column_type).then(|| (*index, column_type.clone()))
-    });
-    let types: Vec<(usize, DataType)> = types.collect();
-    if types.is_empty() {
-        return part;
-    }
-    let mut file = part.file.clone();
-    file.schema = with_field_types(&file.schema, &types);
-    part.with_file(file)
-}
-
-/// Whether a field of another type than its column is stored as one of the column's type.
-fn is_stored_as(file: &ParquetFile, index: usize, column_type: &DataType) -> bool {
-    let written = file.schema.field(index).data_type();
-    if can_widen(written, column_type) {
-        return false;
-    }
-    let stored = file.stored_schema().field(index).data_type();
-    can_read_as(written, column_type)
-        || can_read_as(&with_stored_units(written, stored), column_type)
-}
-
-/// The same part, of which timestamps of 96 bits are decoded as those of the columns.
-fn with_timestamps_of(
-    part: OpenPart,
-    fields: &HashMap<u32, usize>,
-    columns: &TableColumns,
-) -> OpenPart {
-    let table_fields = columns.schema.fields().iter().zip(columns.ids.iter());
-    let types = table_fields.filter_map(|(field, id)| {
-        let is_timestamp = matches!(
-            field.data_type(),
-            DataType::Timestamp(unit, zone)
-                if *unit == TimeUnit::Microsecond || *unit == TimeUnit::Millisecond || zone.is_some()
-        );
-        let index = fields.get(id).filter(|_| is_timestamp)?;
-        Some((*index, field.data_type().clone()))
-    });
-    let types: Vec<(usize, DataType)> = types.collect();
-    if types.is_empty() {
-        return part;
-    }
-    let file = part.file.with_int96_types(&types);
-    part.with_file(file)
-}
 
 /// Says that a file that is to be added is encrypted, not that it is corrupted.
 pub(super) fn refuse_encrypted(error: Error) -> Error {
@@ -171,6 +112,7 @@ pub(super) fn file_entry(
         null_counts: bounds.null_counts,
         columns: Some(names),
         constants,
+        checksum: Some(FileChecksum(file.checksum)),
     };
     for (field, id) in columns.schema.fields().iter().zip(columns.ids.iter()) {
         if !entry.knows_bounds(*id, field.data_type()) {

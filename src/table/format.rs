@@ -14,7 +14,7 @@ use super::limits::ListingLimits;
 pub use super::position_bitmap::PositionBitmap;
 pub(super) use crate::error::corrupted_error;
 use crate::files::TableColumns;
-pub use crate::files::{Base64, DataFile, EncodedSchema};
+pub use crate::files::{Base64, DataFile, EncodedSchema, FileChecksum, FileShare};
 pub use crate::versions::{
     CommitId, CommitOperation, Pointer, TimestampMicros, Transaction, TransactionList,
 };
@@ -84,6 +84,9 @@ pub struct TableManifest {
     /// The formats to which every commit is exported: "delta", "iceberg", or others that a newer writer knows.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub exports: BTreeSet<String>,
+    /// The files of which a task of a scan reads a share only, by path. No stored manifest has any.
+    #[serde(skip)]
+    pub shares: BTreeMap<String, FileShare>,
 }
 
 /// The columns of a table.

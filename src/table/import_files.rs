@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 use super::actions::NewTable;
 use super::add_files::CONCURRENT_FILES;
 use super::delete::put_tombstones;
-use super::foreign_files::{check_types, file_entry, refuse_encrypted, with_types_of};
+use super::foreign_files::{check_types, file_entry, refuse_encrypted};
 use super::format::{CommitOperation, DataFile, TableManifest, Tombstones};
 use super::partitions::PartitionValues;
 use super::tombstone::{Deletions, TombstoneLine, TombstoneScope};
 use super::{Snapshot, Staged, Table, TableColumns, names};
 use crate::error::{Error, Result};
-use crate::files::{OpenPart, field_id, open};
+use crate::files::{OpenPart, field_id, open, with_types_of};
 use crate::parquet::file::{ParquetFile, TAIL_BYTES};
 use crate::versions::{check_creatable, create_checked, is_not_created};
 

@@ -7,7 +7,7 @@
 //! files that have left the table are in the manifest ([`Segment::removed`]).
 //!
 //! [`roll_segments`] does this during a commit. Errors are those of reading and writing segments; a segment that a
-//! snapshot references and that does not exist is reported as in [`Table::missing_object_error`].
+//! snapshot references and that does not exist is reported as in [`Table::missing_reference_error`].
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -166,7 +166,7 @@ pub(super) async fn list_files(
     let reads = segments.iter().map(|segment| async move {
         match load_segment(table, segment, cache).await {
             Err(e) => Err(table
-                .missing_object_error(manifest.version, &segment.path, e)
+                .missing_reference_error(manifest, &segment.path, e)
                 .await),
             loaded => loaded,
         }

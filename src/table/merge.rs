@@ -7,10 +7,10 @@
 //!
 //! All changes are one commit. If it conflicts with another, the merge is planned again on the newest
 //! snapshot, until the timeout. What files were merged to is kept: a file is read again only if rows of it
-//! were deleted meanwhile, and rows are uploaded again only if they differ. If by then another column has a name of the
-//! table that the merge began with, it fails with [`crate::ErrorKind::CommitConflict`]. Refused with
-//! [`crate::ErrorKind::InvalidInput`]: no clause, a source
-//! without a key column, and types that do not fit; those of [`crate::versions::commit`] come in addition.
+//! were deleted meanwhile, and rows are uploaded again only if they differ. Names are those of the columns that the
+//! caller has read ([`super::opened_columns`]): if one was dropped by then, it fails with
+//! [`crate::ErrorKind::CommitConflict`]. Refused with [`crate::ErrorKind::InvalidInput`]: no clause, a source without a
+//! key column, and types that do not fit; those of [`crate::versions::commit`] come in addition.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,12 +22,13 @@ use roaring::RoaringBitmap;
 
 use super::actions::{Delete, RowDelta};
 use super::clauses::{Clause, MergeRules};
-use super::conflicts::NamedColumns;
 use super::delete::StagedTombstones;
-use super::findings::{Basis, Bound, CONCURRENT_FILES, DeletePlan};
+use super::file_matches::DeletePlan;
+use super::findings::{Basis, Bound, CONCURRENT_FILES};
 use super::format::{DataFile, TableManifest};
 use super::merge_rows::{FileOutput, MergeContext, merge_file};
 use super::object_cache::ObjectCache;
+use super::opened_columns::OpenedColumns;
 use super::snapshot_file::FileRef;
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::Deletions;
@@ -75,7 +76,7 @@ pub async fn merge(
         },
         options,
         context: Bound::none(),
-        named: None,
+        opened: options.opened.clone(),
         basis: None,
         files: HashMap::new(),
         cache: Arc::default(),
@@ -158,8 +159,8 @@ struct Merge<'a> {
     rules: MergeRules<'a>,
     options: &'a TableWriteOptions,
     context: Bound<Arc<MergeContext>>,
-    /// The columns when the rules were bound first.
-    named: Option<NamedColumns>,
+    /// The columns of the rules.
+    opened: OpenedColumns,
     /// What the outputs depend on.
     basis: Option<Basis>,
     /// The output of each file that was read, by its path.
@@ -173,13 +174,13 @@ impl Operation<TableManifest> for Merge<'_> {
     type Change = RowDelta;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
-        let manifest = &base.manifest;
+        let manifest = &self.opened.rename(self.table, &base.manifest).await?;
         let context = self.context.get(manifest, || {
-            let context = MergeContext::new(manifest, &self.source, self.rules)?;
-            let named = self
-                .named
-                .get_or_insert_with(|| NamedColumns::new(&context.columns));
-            named.check_all(&context.columns)?;
+            let context = self.opened.bind(manifest, |manifest| {
+                MergeContext::new(manifest, &self.source, self.rules)
+            })?;
+            let computed_with = context.find_columns_of_expressions();
+            self.opened.check_types(&computed_with, manifest)?;
             Ok(Arc::new(context))
         })?;
         let reader = self.read_files(manifest, &context).await?;

@@ -6,25 +6,26 @@
 //! gives (`FileOutput`) is right as long as the same rows of it are deleted. `merge` commits it; tasks do the same
 //! (`task_changes`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array};
 use arrow_select::take::take_arrays;
 use futures::{StreamExt, TryStreamExt, stream};
 use roaring::RoaringBitmap;
 
 use super::clauses::{ClauseKind, ClauseOutput, Clauses, MergeRules};
-use super::findings::{CONCURRENT_GROUPS, FileMatches, MatchedRows};
+use super::file_matches::{FileMatches, FileRows, MatchedRows};
+use super::findings::CONCURRENT_GROUPS;
 use super::format::TableManifest;
 use super::keys::resolve_match_columns;
-use super::row_group::RowGroupScan;
 use super::snapshot_reader::SnapshotReader;
 use crate::error::{Error, Result};
-use crate::files::TableColumns;
 use crate::files::expr::Filter;
 use crate::files::expr::KeySet;
 use crate::files::run_blocking;
 use crate::files::types::keeps_values;
+use crate::files::{RowGroupScan, TableColumns};
 use crate::parquet::types::convert;
 
 /// What the rows of a file are merged to. It is right as long as the same rows of the file are deleted.
@@ -35,6 +36,8 @@ pub(super) struct FileOutput {
     pub(super) updated: u64,
     /// The rows of the source that matched a row of the file, whether or not that is changed.
     pub(super) matched_source_rows: RoaringBitmap,
+    /// By row group the rows that these are, if the context reports them.
+    pub(super) matched_rows: BTreeMap<u32, RoaringBitmap>,
 }
 
 /// What a merge into one snapshot reads by.
@@ -49,6 +52,10 @@ pub(super) struct MergeContext {
     matched: Clauses,
     not_matched: Clauses,
     not_matched_by_source: Clauses,
+    /// Whether the rows of the table that match are reported.
+    pub(super) reports_matches: bool,
+    /// Rows of the table that match rows of other sources, by the path of their file.
+    pub(super) others: BTreeMap<String, FileRows>,
 }
 
 /// The changes to one row group.
@@ -59,6 +66,8 @@ struct RowGroupOutput {
     updated: u64,
     /// The rows of the source that matched a row of the row group.
     matched_source_rows: RoaringBitmap,
+    /// The rows that these are, if they are reported.
+    matched_rows: RoaringBitmap,
 }
 
 impl MergeContext {
@@ -105,7 +114,21 @@ impl MergeContext {
             not_matched,
             not_matched_by_source,
             source: source.clone(),
+            reports_matches: false,
+            others: BTreeMap::new(),
         })
+    }
+
+    /// The positions of the table's columns that predicates and values of clauses are computed with.
+    pub(super) fn find_columns_of_expressions(&self) -> Vec<usize> {
+        let clauses = [&self.matched, &self.not_matched_by_source];
+        let mut positions: Vec<usize> = clauses
+            .into_iter()
+            .flat_map(Clauses::find_table_columns)
+            .collect();
+        positions.sort_unstable();
+        positions.dedup();
+        positions
     }
 
     /// Applies the clauses to the rows of the source that matched no row of the table.
@@ -122,6 +145,11 @@ impl MergeContext {
         }
         let columns = take_rows(self.source.columns(), &unmatched_rows)?;
         self.not_matched.apply(columns, unmatched_rows.len())
+    }
+
+    /// Whether all rows are deleted that are read, whatever their values are.
+    fn deletes_all(&self) -> bool {
+        self.keys.is_empty() && self.not_matched_by_source.deletes_all()
     }
 
     /// Applies the clauses to a batch of rows of the table; `row_numbers` are their positions in the row
@@ -151,6 +179,13 @@ impl MergeContext {
         output
             .matched_source_rows
             .extend(source_indices.values().iter().copied());
+        if self.reports_matches {
+            let positions = matched.values().iter().copied();
+            let positions = positions.filter_map(|row| usize::try_from(row).ok());
+            output
+                .matched_rows
+                .extend(positions.map(|position| row_numbers[position]));
+        }
         let mut columns = take_rows(self.source.columns(), &source_indices)?;
         columns.extend(take_rows(batch.columns(), &matched)?);
         let inputs = [
@@ -190,10 +225,14 @@ pub(super) async fn merge_file(
     file: usize,
 ) -> Result<FileOutput> {
     let row_groups = reader.open_row_groups(file).await?;
+    let others = context.others.get(&reader.files[file].file.path);
     // A Vec, because the future of the iterator itself would not be Send.
     let tasks: Vec<_> = row_groups
         .iter()
-        .map(|row_group| merge_row_group(context, reader, row_group))
+        .map(|row_group| {
+            let others = others.and_then(|rows| rows.of_group(row_group.group));
+            merge_row_group(context, reader, row_group, others)
+        })
         .collect();
     let results: Vec<(MatchedRows, RowGroupOutput)> = stream::iter(tasks)
         .buffered(CONCURRENT_GROUPS)
@@ -205,8 +244,13 @@ pub(super) async fn merge_file(
         batches: Vec::new(),
         updated: 0,
         matched_source_rows: RoaringBitmap::new(),
+        matched_rows: BTreeMap::new(),
     };
-    for output in outputs {
+    for (row_group, output) in row_groups.iter().zip(outputs) {
+        if !output.matched_rows.is_empty() {
+            let number = u32::try_from(row_group.group).unwrap_or(u32::MAX);
+            file_output.matched_rows.insert(number, output.matched_rows);
+        }
         file_output.batches.extend(output.batches);
         file_output.updated += output.updated;
         file_output.matched_source_rows |= output.matched_source_rows;
@@ -218,12 +262,18 @@ async fn merge_row_group(
     context: &Arc<MergeContext>,
     reader: &Arc<SnapshotReader>,
     row_group: &RowGroupScan,
+    others: Option<&RoaringBitmap>,
 ) -> Result<(MatchedRows, RowGroupOutput)> {
     let selection = reader.select(row_group).await?;
     let all_rows = || vec![true; row_group.num_rows()].into();
-    let mask = selection.mask.unwrap_or_else(all_rows);
+    let mut mask: BooleanArray = selection.mask.unwrap_or_else(all_rows);
+    if let Some(others) = others {
+        mask = without_rows(&mask, others);
+    }
     let mut output = RowGroupOutput::default();
-    if mask.true_count() > 0 {
+    if mask.true_count() > 0 && context.deletes_all() {
+        output.deleted_rows = mask.values().set_indices_u32().collect();
+    } else if mask.true_count() > 0 {
         let row_numbers: Vec<u32> = mask.values().set_indices_u32().collect();
         let schema = &context.columns.schema;
         let all = (0..schema.fields().len()).collect();
@@ -247,4 +297,13 @@ async fn merge_row_group(
         live_rows: selection.live_rows as u64,
     };
     Ok((matched, output))
+}
+
+/// The rows of a mask that are not among others.
+fn without_rows(mask: &BooleanArray, others: &RoaringBitmap) -> BooleanArray {
+    let numbered = (0_u32..).zip(mask.values().iter());
+    let rows: Vec<bool> = numbered
+        .map(|(row, is_selected)| is_selected && !others.contains(row))
+        .collect();
+    rows.into()
 }

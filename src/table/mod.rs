@@ -11,9 +11,11 @@
 //! | manifests and lists of files | `format`, `schema`, `column_entries`, `listing`, `segment`, `snapshot_file` |
 //! | deleted rows | `tombstone`, `tombstone_reader`, `tombstone_merge`, `targets` |
 //! | objects that an operation has read | `object_cache` |
-//! | reads | `scan`, `scan_tasks`, `snapshot_reader`, `row_group`, `row_reads`, `page_reads`, `count`, `changes` |
+//! | reads by many processes | `scan_tasks`, `packed_task` |
+//! | reads | `scan`, `snapshot_reader`, `count`, `changes` |
 //! | new rows | `write`, `staged`, `create_with_rows` |
-//! | changed rows | `delete`, `upsert`, `merge`, `merge_rows`, `clauses`, `keys`, `findings`, `conflicts` |
+//! | changed rows | `delete`, `upsert`, `merge`, `merge_rows`, `clauses`, `keys`, `findings`, `file_matches`, `conflicts` |
+//! | names of columns in writes | `opened_columns` |
 //! | the same, by many processes | `task_changes`, `change_targets`, `task_commit` |
 //! | rewritten files | `compact`, `rewrite_group`, `rewrite_tasks`, `sort_tasks`, `sort_ranges` |
 //! | files of other systems | `add_files`, `import_files`, `foreign_files`, `partitions`, `spark_fields` |
@@ -40,12 +42,12 @@ mod export;
 mod export_upkeep;
 mod exports;
 mod external;
+mod file_matches;
 mod findings;
 mod foreign_files;
 pub mod format;
 mod iceberg;
 mod import_files;
-mod index_size;
 mod keys;
 mod limits;
 mod listing;
@@ -53,14 +55,13 @@ mod merge;
 mod merge_rows;
 mod names;
 mod object_cache;
-mod page_reads;
+mod opened_columns;
+mod packed_task;
 mod partitions;
 mod position_bitmap;
 mod references;
 mod rewrite_group;
 mod rewrite_tasks;
-mod row_group;
-mod row_reads;
 mod scan;
 mod scan_tasks;
 mod schema;
@@ -93,9 +94,9 @@ pub use self::create_with_rows::create_with_rows;
 pub use self::delete::{DeleteResult, delete, is_key_range};
 pub use self::delta_log::{DeltaExport, DeltaOptions, export_delta};
 pub use self::explain::{ScanPlan, explain};
-pub use self::export_upkeep::{drop_exported, vacuum_exported};
+pub use self::export_upkeep::{begin_vacuum, drop_exported, end_vacuum, vacuum_exported};
 pub use self::exports::SetExports;
-pub use self::external::{ExternalFile, external_snapshot};
+pub use self::external::external_snapshot;
 use self::format::TableManifest;
 pub use self::iceberg::{
     IcebergExport, IcebergOptions, Location, check_iceberg_location, export_iceberg,
@@ -107,11 +108,11 @@ pub use self::limits::ListingLimits;
 pub use self::listing::all_files;
 pub use self::merge::{MergeResult, merge};
 pub use self::names::{data_file as data_file_name, tombstones as tombstones_name};
+pub use self::opened_columns::OpenedColumns;
+pub use self::packed_task::{parse_scan_task, parse_task};
 pub use self::rewrite_tasks::{RewrittenGroup, commit_rewrites, plan_rewrites, rewrite_task};
-pub use self::scan::{ScanOptions, scan};
-pub use self::scan_tasks::{
-    TaskSizes, parse_task, split_scan, split_scan_of_files, with_columns_of,
-};
+pub use self::scan::scan;
+pub use self::scan_tasks::{TaskSizes, split_scan, split_scan_of_files, with_columns_of};
 #[cfg(feature = "testing")]
 pub(crate) use self::segment::decode_untrusted as decode_segment;
 pub use self::snapshot_file::{FileRef, SnapshotFile};
@@ -119,17 +120,19 @@ pub use self::sort_tasks::{
     RangeTasks, SortTaskResult, SortTasks, WrittenRange, commit_sort, plan_ranges, plan_sort,
     range_task, sort_task,
 };
-pub use self::staged::{begin_staged, commit_staged, discard_staged, stage, writer_task};
+pub use self::staged::{
+    begin_staged, commit_staged, discard_staged, stage, writer_task, writer_task_with_columns,
+};
 pub use self::task_changes::{
-    TaskChange, find_deletes, find_upserts, insert_task, matched_source_rows, merge_task,
-    source_task,
+    MatchedTableRows, TaskChange, check_merge, find_deletes, find_upserts, insert_task,
+    matched_source_rows, matched_table_rows, merge_task, source_task, unmatched_task,
 };
 pub use self::task_commit::{TaskOperation, TasksCommitted, commit_changes};
-pub use self::upsert::{ReplaceTarget, replace_rows};
+pub use self::upsert::{ReplaceTarget, ReplacedRows, replace_rows};
 pub use self::verify::{VerificationTasks, VerifyReport, split_verification, verify};
 pub use self::write::{TableWriteOptions, write};
 pub use crate::files::expr::{Bounds, Filter, ForeignPredicate, Predicate};
-pub use crate::files::{BatchStream, TableColumns};
+pub use crate::files::{BatchStream, ExternalFile, ExternalFiles, ScanOptions, TableColumns};
 pub use crate::versions::{
     HistoryEntry, Versioned, at_time, history, pack_message, unpack_message, unpack_messages,
 };

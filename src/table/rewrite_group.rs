@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::actions::{MergedTombstones, Replace};
 use super::format::{DataFile, TableManifest};
 use super::listing::all_files;
-use super::scan::stream_files;
 use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
@@ -19,7 +18,7 @@ use super::tombstone::Deletions;
 use super::write::{TableWriteOptions, upload};
 use super::{Snapshot, Staged, Table};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{BoxedReader, align_to_schema};
+use crate::files::{BoxedReader, align_to_schema, stream_files};
 use crate::versions::{Operation, remove};
 
 /// Where files are listed, as far as it was read. All groups of a compaction share it: all lists are read again
@@ -85,8 +84,8 @@ impl WrittenGroup {
     /// Whether the new files hold the rows of the reader's files.
     fn is_of(&self, reader: &SnapshotReader) -> bool {
         let none = Deletions::default();
-        !reader.manifest.was_restored_since(self.version)
-            && self.version >= reader.manifest.gc_floor
+        !reader.manifest().was_restored_since(self.version)
+            && self.version >= reader.manifest().gc_floor
             && self.sources.len() == reader.files.len()
             && reader.files.iter().enumerate().all(|(index, listed)| {
                 let deletions = reader.deletions_of(index).unwrap_or(&none);
@@ -160,7 +159,7 @@ impl<'a> RewriteGroup<'a> {
             });
         let written = WrittenGroup {
             files,
-            version: planned_on.manifest.version,
+            version: planned_on.manifest().version,
             sources: sources.collect(),
         };
         let group = (paths, 1);
@@ -239,7 +238,7 @@ impl RewriteGroup<'_> {
         });
         Ok(WrittenGroup {
             files,
-            version: reader.manifest.version,
+            version: reader.manifest().version,
             sources: sources.collect(),
         })
     }
@@ -266,7 +265,7 @@ pub(super) async fn rewrite_rows(
     let scan = stream_files(Arc::clone(reader), indices, columns, None)?;
     let input = align_to_schema(Box::new(scan.into_reader()), &reader.columns.schema)?;
     let input = transform(input)?;
-    let files = upload(table, &reader.manifest, input, options).await?;
+    let files = upload(table, reader.manifest(), input, options).await?;
     let before = reader
         .files
         .iter()

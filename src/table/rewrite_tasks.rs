@@ -14,7 +14,7 @@ use super::rewrite_group::{FileLocations, RewriteGroup, rewrite_files};
 use super::scan_tasks::pack_groups;
 use super::snapshot_reader::SnapshotReader;
 use super::write::TableWriteOptions;
-use super::{Predicate, Staged, Table};
+use super::{OpenedColumns, Predicate, Staged, Table};
 use crate::error::{Error, Result};
 use crate::versions::{Ancestor, remove};
 
@@ -33,8 +33,8 @@ impl RewrittenGroup {
     pub(super) fn of_all(reader: &SnapshotReader, added: Vec<DataFile>) -> Self {
         let replaced = reader.files.iter().map(|listed| listed.file.path.clone());
         Self {
-            version: reader.manifest.version,
-            commit_id: reader.manifest.commit_id.clone(),
+            version: reader.manifest().version,
+            commit_id: reader.manifest().commit_id.clone(),
             replaced: replaced.collect(),
             added,
         }
@@ -49,6 +49,8 @@ pub async fn plan_rewrites(
     predicate: Option<&Predicate>,
 ) -> Result<Vec<Vec<u8>>> {
     let reader = SnapshotReader::new(table, Arc::clone(&manifest), None).await?;
+    let opened = OpenedColumns::of(&manifest);
+    let predicate = predicate.map(|predicate| (predicate, &opened));
     let groups = choose_groups(table, &reader, target_bytes, predicate).await?;
     pack_groups(&manifest, &reader.files, &groups)
 }

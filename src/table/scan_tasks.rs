@@ -2,29 +2,31 @@
 //!
 //! A task is a manifest of the same version that lists some of its files ([`split_scan`]): who has it reads no other
 //! list. The rows of all tasks, one task after the other, are those of the scan in their order.
+//!
+//! A file that is much larger than a task is read by several, each its share ([`FileShare`]). A list of files says how
+//! long a file is and how many row groups it has, not where they are: a task finds those of its share by the footer,
+//! which it reads anyway. Changes, sorts and verifications are about whole files, and so are their tasks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
-use serde::Deserialize;
 
-use super::format::{TableManifest, Tombstones};
+use super::format::{DataFile, FileShare, TableManifest, Tombstones};
 use super::listing::keep_statistics;
+use super::packed_task::pack;
 use super::snapshot_file::SnapshotFile;
 use super::snapshot_reader::SnapshotReader;
 use super::targets::FileIndex;
-use super::{Predicate, Table, Versioned};
+use super::{Predicate, Table};
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::files::expr::Filter;
 use crate::versions::CommitOperation;
 
-/// The most bytes of the manifest of a task.
-const MAX_TASK_BYTES: u64 = 256 << 20;
-const ZSTD_LEVEL: i32 = 3;
+/// About how many bytes a row group has at least, in a file that is listed without their number.
+const MIN_UNLISTED_BYTES: u64 = 1 << 20;
 
 /// How large tasks are. Of a file only the columns count that are read, by a share that is estimated from their types.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +35,8 @@ pub struct TaskSizes {
     pub count: u64,
     /// The least bytes that a task reads. All tasks but the last have as many, unless the next file is too large.
     pub min_bytes: u64,
-    /// The most bytes that a task of more than one file reads.
+    /// The most bytes that a task of more than one file, or share of one, reads. A share is up to half of that larger,
+    /// and has one row group at least.
     pub max_bytes: u64,
 }
 
@@ -46,9 +49,9 @@ impl TaskSizes {
     }
 }
 
-/// Splits a scan of columns of the rows that match a predicate into tasks. Files without such rows, as far as statistics
-/// tell, are left out. A table without such files has no tasks. Refuses a predicate that is not deterministic, because each task
-/// evaluates it again. A task is a manifest as JSON, compressed with zstd.
+/// Splits a scan of columns of the rows that match a predicate into tasks. Files without such rows, as far as
+/// statistics tell, are left out. A table without such files has no tasks. Refuses a predicate that is not
+/// deterministic, because each task evaluates it again.
 pub async fn split_scan(
     table: &Table,
     manifest: Arc<TableManifest>,
@@ -56,7 +59,36 @@ pub async fn split_scan(
     names: Option<&[String]>,
     sizes: TaskSizes,
 ) -> Result<Vec<Vec<u8>>> {
-    let columns = TableColumns::from_manifest(&manifest)?;
+    let (files, share) = find_read_files(table, &manifest, predicate, names).await?;
+    let groups = group_shares(&files, &share, sizes.limit(&files, &share));
+    pack_file_groups(&manifest, &files, groups).await
+}
+
+/// As [`split_scan`], with tasks of whole files, for those who change files.
+pub(super) async fn split_scan_by_file(
+    table: &Table,
+    manifest: Arc<TableManifest>,
+    predicate: Option<&Predicate>,
+    names: Option<&[String]>,
+    sizes: TaskSizes,
+) -> Result<Vec<Vec<u8>>> {
+    let (files, share) = find_read_files(table, &manifest, predicate, names).await?;
+    let ranges = group_by_size(&files, &share, sizes.limit(&files, &share));
+    let groups = ranges.into_iter().map(|files| FileGroup {
+        files,
+        ..FileGroup::default()
+    });
+    pack_file_groups(&manifest, &files, groups.collect()).await
+}
+
+/// The files of a scan, and what is read of them.
+async fn find_read_files(
+    table: &Table,
+    manifest: &Arc<TableManifest>,
+    predicate: Option<&Predicate>,
+    names: Option<&[String]>,
+) -> Result<(Vec<SnapshotFile>, ReadShare)> {
+    let columns = TableColumns::from_manifest(manifest)?;
     let filter = match predicate {
         None => None,
         Some(predicate) => {
@@ -67,8 +99,8 @@ pub async fn split_scan(
         }
     };
     let share = ReadShare::new(&columns, names, filter.as_deref())?;
-    let files = SnapshotReader::find_files(table, Arc::clone(&manifest), filter).await?;
-    pack_scan(&manifest, &files, &share, sizes).await
+    let files = SnapshotReader::find_files(table, Arc::clone(manifest), filter).await?;
+    Ok((files, share))
 }
 
 /// As [`split_scan`] of all rows, but only of the files at some positions in the order of the scan: of a version these
@@ -85,21 +117,23 @@ pub async fn split_scan_of_files(
     let files = SnapshotReader::find_files(table, Arc::clone(&manifest), None).await?;
     let end = positions.end.min(files.len());
     let files = &files[positions.start.min(end)..end];
-    pack_scan(&manifest, files, &share, sizes).await
+    let groups = group_shares(files, &share, sizes.limit(files, &share));
+    pack_file_groups(&manifest, files, groups).await
 }
 
-async fn pack_scan(
+async fn pack_file_groups(
     manifest: &TableManifest,
     files: &[SnapshotFile],
-    share: &ReadShare,
-    sizes: TaskSizes,
+    groups: Vec<FileGroup>,
 ) -> Result<Vec<Vec<u8>>> {
-    let limit = sizes.limit(files, share);
     let common = without_files(manifest);
     let targets = Targets::of(&manifest.tombstones, files);
     let mut packed = Vec::new();
-    for files in group_by_size(files, share, limit) {
-        packed.push(pack(&targets.restrict(&common, files))?);
+    for group in groups {
+        packed.push(pack(&TableManifest {
+            shares: group.shares,
+            ..targets.restrict(&common, &files[group.files])
+        })?);
         // So that a call that is cancelled ends between two of many.
         tokio::task::yield_now().await;
     }
@@ -122,7 +156,7 @@ pub(super) async fn split_files(
     };
     let groups = group_by_size(&files, &share, sizes.limit(&files, &share)).into_iter();
     groups
-        .map(|files| pack(&targets.restrict(&common, files)))
+        .map(|group| pack(&targets.restrict(&common, &files[group])))
         .collect()
 }
 
@@ -149,16 +183,7 @@ pub(super) fn group_files(
     sizes: TaskSizes,
 ) -> Result<Vec<Range<usize>>> {
     let share = ReadShare::new(columns, names, None)?;
-    let limit = sizes.limit(files, &share);
-    let mut end = 0;
-    let groups = group_by_size(files, &share, limit)
-        .into_iter()
-        .map(|group| {
-            let start = end;
-            end += group.len();
-            start..end
-        });
-    Ok(groups.collect())
+    Ok(group_by_size(files, &share, sizes.limit(files, &share)))
 }
 
 /// Tasks of ranges of files, with the statistics that these have of some columns.
@@ -214,41 +239,9 @@ pub(super) fn without_files(manifest: &TableManifest) -> TableManifest {
         older_transactions: Vec::new(),
         tags: BTreeMap::new(),
         exports: BTreeSet::new(),
+        shares: BTreeMap::new(),
         ..manifest.clone()
     }
-}
-
-pub(super) fn pack(task: &TableManifest) -> Result<Vec<u8>> {
-    let json = task.to_bytes();
-    if json.len() as u64 > MAX_TASK_BYTES {
-        let message = format!(
-            "a task lists {} files, more than a task can; split the scan into more",
-            task.data_files.len()
-        );
-        return Err(Error::invalid(message));
-    }
-    let packed = zstd::bulk::compress(&json, ZSTD_LEVEL);
-    let mut packed = packed.map_err(|e| Error::other("a task cannot be packed").with_source(e))?;
-    packed.shrink_to_fit();
-    Ok(packed)
-}
-
-/// The manifest of a task. [`crate::ErrorKind::InvalidInput`] for bytes that are none.
-pub fn parse_task(task: &[u8]) -> Result<TableManifest> {
-    let invalid = |reason: &dyn std::fmt::Display| {
-        Error::invalid(format!("these bytes are not a scan task: {reason}"))
-    };
-    let mut json = Vec::new();
-    let decoder = zstd::Decoder::new(task).map_err(|e| invalid(&e))?;
-    let mut decoder = decoder.take(MAX_TASK_BYTES);
-    decoder.read_to_end(&mut json).map_err(|e| invalid(&e))?;
-    let version: TaskVersion = serde_json::from_slice(&json).map_err(|e| invalid(&e))?;
-    TableManifest::parse(&json, version.version).map_err(|e| invalid(&e.message()))
-}
-
-#[derive(Deserialize)]
-struct TaskVersion {
-    version: u64,
 }
 
 /// The width of the columns that a scan reads, and that of all.
@@ -298,24 +291,71 @@ fn estimate_width(data_type: &DataType) -> u64 {
     }
 }
 
-/// Groups neighbors of whose files together not more than a limit is read.
-fn group_by_size<'a>(
-    files: &'a [SnapshotFile],
-    share: &ReadShare,
-    limit: u64,
-) -> Vec<&'a [SnapshotFile]> {
+/// The files of a task.
+#[derive(Debug, Default)]
+struct FileGroup {
+    /// Their positions.
+    files: Range<usize>,
+    /// The shares of those that it does not read as a whole, by path. Of a file it has one share at most.
+    shares: BTreeMap<String, FileShare>,
+}
+
+/// Groups neighbors of whose files, or shares of files, together not more than a limit is read.
+fn group_shares(files: &[SnapshotFile], read: &ReadShare, limit: u64) -> Vec<FileGroup> {
+    let (mut groups, mut group, mut group_bytes) = (Vec::new(), FileGroup::default(), 0_u64);
+    for (position, listed) in files.iter().enumerate() {
+        let file_bytes = read.of(listed.file.size_bytes);
+        let count = count_shares(&listed.file, file_bytes, limit);
+        let share_bytes = file_bytes.div_ceil(u64::from(count));
+        for index in 0..count {
+            // Two shares of a file are more than the limit, or a task could as well have had both as one.
+            let is_full = index > 0 || group_bytes.saturating_add(share_bytes) > limit;
+            if is_full && !group.files.is_empty() {
+                groups.push(std::mem::take(&mut group));
+                group_bytes = 0;
+            }
+            if group.files.is_empty() {
+                group.files.start = position;
+            }
+            group.files.end = position + 1;
+            group_bytes = group_bytes.saturating_add(share_bytes);
+            if count > 1 {
+                let share = FileShare { index, count };
+                group.shares.insert(listed.file.path.clone(), share);
+            }
+        }
+    }
+    if !group.files.is_empty() {
+        groups.push(group);
+    }
+    groups
+}
+
+/// How many shares a file has of which about `limit` bytes are read, of all that is read of it. A share has one row
+/// group at least, as far as their number is known.
+fn count_shares(file: &DataFile, read_bytes: u64, limit: u64) -> u32 {
+    let count = read_bytes.saturating_add(limit / 2) / limit.max(1);
+    let row_groups = match file.row_group_count {
+        0 => file.size_bytes / MIN_UNLISTED_BYTES,
+        listed => listed,
+    };
+    u32::try_from(count.min(row_groups).max(1)).unwrap_or(u32::MAX)
+}
+
+/// Groups neighbors of whose files together not more than a limit is read. Returns ranges of their positions.
+fn group_by_size(files: &[SnapshotFile], share: &ReadShare, limit: u64) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
     let (mut first, mut bytes) = (0, 0_u64);
     for (position, file) in files.iter().enumerate() {
         let size = share.of(file.file.size_bytes);
         if position > first && bytes.saturating_add(size) > limit {
-            groups.push(&files[first..position]);
+            groups.push(first..position);
             (first, bytes) = (position, 0);
         }
         bytes = bytes.saturating_add(size);
     }
     if first < files.len() {
-        groups.push(&files[first..]);
+        groups.push(first..files.len());
     }
     groups
 }

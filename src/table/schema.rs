@@ -18,12 +18,11 @@ use super::schema_extensions::without_widened_extensions;
 use crate::error::{Error, Result};
 use crate::files::{EncodedSchema, StoredField, TableColumns};
 use crate::parquet::types::index_of;
-use crate::parquet::writer::check_schema;
 
 impl NewTable {
     /// Describes a table of `schema`; `key` and `sort_by` are names of its columns.
     pub fn new(schema: &SchemaRef, key: &[String], sort_by: &[String]) -> Result<Self> {
-        check_schema(schema)?;
+        let arrow_schema = EncodedSchema::checked(schema)?;
         if schema.fields().is_empty() {
             return Err(Error::invalid("a table needs at least one column"));
         }
@@ -44,12 +43,6 @@ impl NewTable {
             }
             Ok(ids)
         };
-        let arrow_schema = EncodedSchema::new(schema)?;
-        // Readers decode it within limits, of the depth of types for one.
-        arrow_schema.decode().map_err(|e| {
-            let message = format!("a table cannot have these columns: {}", e.message());
-            Error::invalid(message).with_source(e)
-        })?;
         let key_ids = resolve_ids("key", key)?;
         check_key_types(schema, key)?;
         Ok(Self {

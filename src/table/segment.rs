@@ -24,7 +24,7 @@ use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::format::{DataFile, PositionBitmap, Segment, corrupted_error};
+use super::format::{DataFile, FileChecksum, PositionBitmap, Segment, corrupted_error};
 use super::names;
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
@@ -33,8 +33,8 @@ use crate::files::expr::extreme_to_json;
 use crate::parquet::{footer, pages, panic_text};
 
 const TEXT_COLUMNS: [&str; 4] = ["path", "min", "max", "null_counts"];
-/// The columns of [`DataFile::columns`] and [`DataFile::constants`], null where a file has none.
-const OPTIONAL_COLUMNS: [&str; 2] = ["columns", "constants"];
+/// The columns of [`DataFile::columns`], [`DataFile::constants`] and [`DataFile::checksum`], null where a file has none.
+const OPTIONAL_COLUMNS: [&str; 3] = ["columns", "constants", "checksum"];
 /// The number of rows in a decoded batch.
 const BATCH_ROWS: usize = 1024;
 /// The maximum size of a decoded list in memory.
@@ -63,6 +63,7 @@ pub(super) fn encode(files: &[DataFile]) -> Result<Bytes> {
         number(&|f| f.total_rows),
         optional_text(&|f| f.columns.as_ref().map(to_json)),
         optional_text(&|f| (!f.constants.is_empty()).then(|| to_json(&f.constants))),
+        optional_text(&|f| f.checksum.map(|checksum| checksum.to_string())),
     ];
     let texts = TEXT_COLUMNS.map(|name| Field::new(name, DataType::Utf8, false));
     let numbers = NUMBER_COLUMNS.map(|name| Field::new(name, DataType::UInt64, false));
@@ -180,7 +181,7 @@ fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
         );
     }
     // Older writers do not write these columns.
-    let [names, constants] = OPTIONAL_COLUMNS.map(|name| {
+    let [names, constants, checksums] = OPTIONAL_COLUMNS.map(|name| {
         let column = batch.column_by_name(name);
         column.and_then(|texts| texts.as_string_opt::<i32>())
     });
@@ -205,6 +206,10 @@ fn read_rows(batch: &RecordBatch, files: &mut Vec<DataFile>) -> Option<()> {
             constants: match constants.filter(|constants| constants.is_valid(row)) {
                 Some(constants) => parse_json(constants.value(row))?,
                 None => BTreeMap::new(),
+            },
+            checksum: match checksums.filter(|checksums| checksums.is_valid(row)) {
+                Some(checksums) => Some(FileChecksum::parse(checksums.value(row))?),
+                None => None,
             },
         });
     }
@@ -286,6 +291,7 @@ pub(super) fn to_data_file(segment: &Segment) -> DataFile {
         // Its files may be those of other writers.
         columns: Some(BTreeMap::new()),
         constants: BTreeMap::new(),
+        checksum: None,
     }
 }
 
@@ -313,6 +319,9 @@ mod tests {
             constants: (0..number % 2)
                 .map(|_| (9, json!(format!("{number} ä"))))
                 .collect(),
+            // Those of earlier versions have none.
+            checksum: (!number.is_multiple_of(4))
+                .then(|| FileChecksum(number.wrapping_mul(u64::MAX / 7))),
         }
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::format::Base64;
 use crate::error::{Error, Result};
-use crate::files::expr::{Bounds, ForeignPredicate};
+use crate::files::expr::{Bounds, ForeignPredicate, has_floats};
 use crate::files::{SortColumn, SortKeys, TableColumns};
 
 /// The keys from `from` on, below `to`; the first range and the last one are open.
@@ -37,7 +37,7 @@ pub(super) fn sort_columns(columns: &TableColumns, by: &[u32]) -> Result<Vec<Sor
     let find = |id: &u32| {
         let index = columns.ids.iter().position(|own| own == id);
         let missing = || Error::invalid(format!("no column has the id {id}"));
-        index.map(SortColumn::ascending).ok_or_else(missing)
+        index.map(SortColumn::of_table).ok_or_else(missing)
     };
     by.iter().map(find).collect()
 }
@@ -62,7 +62,7 @@ impl RangePredicate {
             .map_err(Error::from_cause)?;
         Ok(Self {
             names: schema.fields().iter().map(|f| f.name().clone()).collect(),
-            by: (0..indices.len()).map(SortColumn::ascending).collect(),
+            by: (0..indices.len()).map(SortColumn::of_table).collect(),
             schema,
             range,
         })
@@ -111,7 +111,7 @@ impl ForeignPredicate for RangePredicate {
         let count = bounds.row_counts.num_rows();
         // Statistics know nothing of NaN, and arrays of runs have no nulls of their own.
         let is_unknown = matches!(field.data_type(), DataType::RunEndEncoded(..));
-        if is_unknown || field.data_type().is_floating() {
+        if is_unknown || has_floats(field.data_type()) {
             return Ok(vec![true; count]);
         }
         let name = field.name();

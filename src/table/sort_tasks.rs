@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::compact::{Compaction, find_sort_columns};
 use super::format::{Base64, CommitId, DataFile, TableManifest};
+use super::packed_task::pack;
 use super::rewrite_group::{rewrite_files, rewrite_rows};
 use super::rewrite_tasks::{RewrittenGroup, commit_alone};
-use super::scan_tasks::{TaskSizes, pack, split_scan, without_files};
+use super::scan_tasks::{TaskSizes, split_scan_by_file, without_files};
 use super::snapshot_reader::SnapshotReader;
 use super::sort_ranges::{RangePlace, RangePredicate, SortRange, sort_columns};
 use super::write::TableWriteOptions;
@@ -97,7 +98,7 @@ pub async fn plan_sort(
     let columns = TableColumns::from_manifest(&manifest)?;
     let by = find_sort_columns(&columns, &manifest, by)?;
     SortKeys::new(&columns.schema, &sort_columns(&columns, &by)?)?;
-    let tasks = split_scan(table, manifest, None, None, sizes).await?;
+    let tasks = split_scan_by_file(table, manifest, None, None, sizes).await?;
     Ok(SortTasks { by, tasks })
 }
 

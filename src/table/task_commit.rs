@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::actions::{Delete, RowDelta};
 use super::change_targets::{StagedSource, find_targets};
 use super::delete::StagedTombstones;
-use super::findings::{DeletePlan, FileRows};
+use super::file_matches::{DeletePlan, FileRows};
 use super::format::{DataFile, TableManifest, Tombstones};
 use super::snapshot_file::{FileRef, SnapshotFile};
 use super::snapshot_reader::SnapshotReader;
-use super::task_changes::TaskChange;
+use super::task_changes::{TaskChange, count_searches};
 use super::write::TableWriteOptions;
 use super::{Committed, Predicate, Snapshot, Staged, Table, TableColumns};
 use crate::error::{Error, Result};
@@ -231,7 +231,7 @@ impl Total {
         changes: Vec<TaskChange>,
         searches: usize,
     ) -> Result<Self> {
-        let done: usize = changes.iter().map(|change| change.searched_files).sum();
+        let done = count_searches(&changes);
         if done != searches {
             let message = format!(
                 "internal error: there were to be {searches} searches of files, and there were {done}"

@@ -10,7 +10,7 @@
 //! [`crate::ErrorKind::ManifestCorrupted`].
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::format::{Base64, corrupted_error};
 use super::names;
 use crate::error::{Error, Result};
+pub use crate::files::Deletions;
 
 /// The maximum number of rows that a line lists by number; more are a bitmap.
 const MAX_LISTED_ROWS: u64 = 16;
@@ -191,17 +192,6 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Vec<TombstoneLine>> {
         .collect()
 }
 
-/// All deleted rows of one data file.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Deletions {
-    /// Row groups of which all rows are deleted.
-    pub groups: BTreeSet<u32>,
-    /// Deleted rows by row group, for the other row groups.
-    pub rows: BTreeMap<u32, RoaringBitmap>,
-    /// Deleted ranges of keys, both ends included.
-    pub keys: Vec<(Value, Value)>,
-}
-
 impl Deletions {
     /// Adds the rows of one line.
     pub fn add(&mut self, deleted: &TombstoneScope) {
@@ -297,6 +287,8 @@ fn merge_ranges(ranges: &[(Value, Value)]) -> Vec<(Value, Value)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     use serde_json::json;

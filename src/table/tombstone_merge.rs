@@ -82,7 +82,7 @@ async fn merge_tombstones(
     staged: &mut Staged,
 ) -> Result<Vec<Tombstones>> {
     let files = FileIndex::of_files(&reader.files);
-    let lines = read_lines(table, &reader.manifest, sources.to_vec(), &files, None).await?;
+    let lines = read_lines(table, reader.manifest(), sources.to_vec(), &files, None).await?;
     let targets = TargetSet::new(sources.iter().copied());
     let by_file = Deletions::by_file(&lines);
     let mut merged = Vec::new();
@@ -91,7 +91,7 @@ async fn merge_tombstones(
         if lines.is_empty() {
             return Ok(());
         }
-        let version = reader.manifest.version;
+        let version = reader.manifest().version;
         let mut tombstones = put_tombstones(table, version, &lines, staged).await?;
         for listed_at in files {
             targets.copy_target(listed_at, &mut tombstones);

@@ -71,7 +71,7 @@ pub(super) async fn read_file(
         Ok(bytes) => bytes,
         Err(e) => {
             return Err(table
-                .missing_object_error(manifest.version, &tombstone_file.path, e)
+                .missing_reference_error(manifest, &tombstone_file.path, e)
                 .await);
         }
     };

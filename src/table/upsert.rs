@@ -3,7 +3,8 @@
 //!
 //! The new rows are uploaded first; an upsert collects their keys ([`KeySet`]) on the way. Then
 //! the rows to replace are searched in the newest snapshot and deleted by tombstones. If a concurrent
-//! commit has added rows, files that are new are searched ([`super::findings`]); nothing is uploaded again.
+//! commit has added rows, files that are new are searched ([`super::findings`]); nothing is uploaded again. Names are
+//! those of the columns that the caller has read ([`super::opened_columns`]).
 //!
 //! Errors: [`crate::ErrorKind::InvalidInput`] for input without the key columns, or with a row that does not
 //! satisfy the predicate; those of [`crate::versions::commit`]. After an error that leaves the outcome unknown no
@@ -15,13 +16,15 @@ use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
 use arrow_schema::{ArrowError, Schema};
 
 use super::actions::{Delete, RowDelta};
-use super::conflicts::NamedColumns;
 use super::delete::StagedTombstones;
-use super::findings::{Bound, DeletePlan, RowFinder};
+use super::file_matches::DeletePlan;
+use super::findings::{Bound, RowFinder};
 use super::format::{DataFile, TableManifest};
 use super::keys::resolve_match_columns;
 use super::object_cache::ObjectCache;
+use super::opened_columns::OpenedColumns;
 use super::snapshot_reader::SnapshotReader;
+use super::task_changes::{TaskChange, count_searches};
 use super::write::{TableWriteOptions, upload};
 use super::{Committed, Snapshot, Staged, Table};
 use crate::error::{Error, Result};
@@ -59,30 +62,47 @@ pub async fn replace_rows(
     if let Some(committed) = replay {
         return Ok((committed, Vec::new()));
     }
-    let base = snapshot.manifest;
-    check_required_version(table, options.if_version.as_ref(), &*base)?;
-    let mut operation = Replacement::new(table, target, options, &base);
+    check_required_version(table, options.if_version.as_ref(), &*snapshot.manifest)?;
+    let mut opened = options.opened.clone();
+    let base = opened.rename(table, &snapshot.manifest).await?;
+    let input_schema = input.schema();
+    let names = input_schema.fields().iter().map(|field| field.name());
+    opened.check_names(names, &base, &snapshot.manifest)?;
+    let mut operation = Replacement::new(table, target, options, (&*base, opened));
     operation.upload(&base, input).await?;
     let mut staged = Staged::new(table);
     staged.add(operation.files.iter().map(|f| f.path.clone()));
     operation.commit(staged).await
 }
 
+/// The rows that satisfy a predicate, as tasks found them in all files of a version that may have some.
+#[derive(Debug)]
+pub struct ReplacedRows {
+    /// The version.
+    pub searched: Arc<TableManifest>,
+    /// What each task found.
+    pub changes: Vec<TaskChange>,
+}
+
 /// Commits files with the columns of `base` in place of the rows that satisfy a predicate, as do those of the files. The
-/// files are never removed.
+/// files are never removed. Files are searched for such rows unless tasks have found them.
 pub(super) async fn replace_with_files(
     table: &Table,
     (base, ancestor): (&TableManifest, Ancestor),
     files: Vec<DataFile>,
-    predicate: Predicate,
+    (predicate, replaced): (Predicate, Option<ReplacedRows>),
     options: &TableWriteOptions,
 ) -> Result<(Committed, Vec<DataFile>)> {
     let target = ReplaceTarget::Predicate(predicate);
-    let mut operation = Replacement::new(table, &target, options, base);
+    let opened = OpenedColumns::of(&Arc::new(base.clone()));
+    let mut operation = Replacement::new(table, &target, options, (base, opened));
     operation.files = files;
     operation.ancestor = ancestor;
     if let ReplaceTarget::Predicate(predicate) = &target {
         operation.bind_target(base, predicate)?;
+    }
+    if let Some(replaced) = replaced {
+        operation.take_over(replaced).await?;
     }
     operation.commit(Staged::new(table)).await
 }
@@ -96,8 +116,8 @@ struct Replacement<'a> {
     keys: Option<Arc<KeySet>>,
     /// The filter of the rows to delete.
     filter: Bound<Arc<Filter>>,
-    /// The columns when the new rows were checked by the predicate.
-    named: Option<NamedColumns>,
+    /// The columns of the predicate.
+    opened: OpenedColumns,
     /// The new rows, and the version whose columns they have.
     files: Vec<DataFile>,
     files_version: u64,
@@ -112,7 +132,7 @@ impl Operation<TableManifest> for Replacement<'_> {
     type Change = RowDelta;
 
     async fn plan(&mut self, base: &Snapshot, staged: &mut Staged) -> Result<Option<RowDelta>> {
-        let manifest = &base.manifest;
+        let manifest = &self.opened.rename(self.table, &base.manifest).await?;
         let deletes = self.plan_deletes(manifest).await?;
         let tombstones = self
             .tombstones
@@ -159,7 +179,7 @@ impl<'a> Replacement<'a> {
         table: &'a Table,
         target: &'a ReplaceTarget,
         options: &'a TableWriteOptions,
-        base: &TableManifest,
+        (base, opened): (&TableManifest, OpenedColumns),
     ) -> Self {
         Self {
             table,
@@ -167,7 +187,7 @@ impl<'a> Replacement<'a> {
             options,
             keys: None,
             filter: Bound::none(),
-            named: None,
+            opened,
             files: Vec::new(),
             files_version: base.version,
             finder: RowFinder::default(),
@@ -191,9 +211,8 @@ impl<'a> Replacement<'a> {
 
     /// Binds the predicate to the columns that the new rows have.
     fn bind_target(&mut self, base: &TableManifest, predicate: &Predicate) -> Result<Arc<Filter>> {
-        let columns = TableColumns::from_manifest(base)?;
-        let filter = Arc::new(predicate.bind(&columns, &**self.table.store().clock())?);
-        self.named = Some(NamedColumns::new(&columns));
+        let clock = self.table.store().clock();
+        let filter = Arc::new(self.opened.bind_filter(predicate, base, &**clock)?);
         self.filter = Bound::new(base, Arc::clone(&filter));
         Ok(filter)
     }
@@ -206,7 +225,10 @@ impl<'a> Replacement<'a> {
         let collected_keys = Arc::new(Mutex::new(None));
         let checked_input = match self.target {
             ReplaceTarget::MatchingKeys(on) => {
-                let key_columns = resolve_match_columns(on.as_deref(), base, &columns)?;
+                let key_columns = self.opened.bind(base, |base| {
+                    let columns = TableColumns::from_manifest(base)?;
+                    resolve_match_columns(on.as_deref(), base, &columns)
+                })?;
                 check_key_columns(&input_schema, &columns, &key_columns)?;
                 let keys = KeySet::new(&columns, &key_columns)?;
                 *lock(&collected_keys) = Some(keys);
@@ -221,6 +243,36 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
+    /// Takes over what tasks found, so that only files that came since are searched.
+    async fn take_over(&mut self, replaced: ReplacedRows) -> Result<()> {
+        let Some(filter) = self.bind_filter(&replaced.searched)? else {
+            return Ok(());
+        };
+        let reader = self.open_reader(&replaced.searched, filter).await?;
+        let changes = replaced.changes;
+        let searched = count_searches(&changes);
+        if searched != reader.files.len() {
+            let message = format!(
+                "internal error: {} files were to be searched, and {searched} were",
+                reader.files.len()
+            );
+            return Err(Error::other(message));
+        }
+        let rows = changes.into_iter().flat_map(|change| change.deletes);
+        self.finder.take_over(&reader, rows.collect());
+        Ok(())
+    }
+
+    async fn open_reader(
+        &self,
+        manifest: &Arc<TableManifest>,
+        filter: Arc<Filter>,
+    ) -> Result<SnapshotReader> {
+        let cache = Some(Arc::clone(&self.cache));
+        let manifest = Arc::clone(manifest);
+        SnapshotReader::with_cache(self.table, manifest, Some(filter), cache).await
+    }
+
     async fn plan_deletes(&mut self, manifest: &Arc<TableManifest>) -> Result<DeletePlan> {
         let Some(filter) = self.bind_filter(manifest)? else {
             return Ok(DeletePlan {
@@ -228,9 +280,7 @@ impl<'a> Replacement<'a> {
                 ..DeletePlan::default()
             });
         };
-        let cache = Some(Arc::clone(&self.cache));
-        let manifest = Arc::clone(manifest);
-        let reader = SnapshotReader::with_cache(self.table, manifest, Some(filter), cache).await?;
+        let reader = self.open_reader(manifest, filter).await?;
         progress::begin_phase("match");
         // The files of the result are those that are written.
         Box::pin(with_progress(None, self.finder.plan(&reader))).await
@@ -241,11 +291,9 @@ impl<'a> Replacement<'a> {
         let columns = TableColumns::from_manifest(manifest)?;
         let filter = match (self.target, &self.keys) {
             (ReplaceTarget::Predicate(predicate), _) => self.filter.get(manifest, || {
-                let filter = predicate.bind(&columns, &**self.table.store().clock())?;
-                if let Some(named) = &self.named {
-                    named.check(predicate, &filter, &columns)?;
-                }
-                Ok(Arc::new(filter))
+                let clock = self.table.store().clock();
+                let filter = self.opened.bind_filter(predicate, manifest, &**clock);
+                filter.map(Arc::new)
             })?,
             (ReplaceTarget::MatchingKeys(_), Some(keys)) if !keys.is_empty() => {
                 self.filter.get(manifest, || {

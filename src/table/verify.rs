@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use super::format::{DataFile, Segment, TableManifest, Tombstones, corrupted_error};
 use super::listing::MAX_SEGMENT_BYTES;
+use super::packed_task::check_whole_files;
 use super::scan_tasks::{TaskSizes, split_files};
 use super::snapshot_reader::SnapshotReader;
 use super::tombstone::{Deletions, TombstoneScope};
@@ -60,6 +61,7 @@ pub struct VerificationTasks {
 /// Reads the lists of files and of transactions, the tombstones and all data files of a version. Lists are compared with
 /// their entries, files with their checksums and entries, and all their columns are decoded.
 pub async fn verify(table: &Table, manifest: Arc<TableManifest>) -> Result<VerifyReport> {
+    check_whole_files(&manifest)?;
     progress::begin_phase("lists");
     let (sound, problems) = verify_lists(table, &manifest).await?;
     let reader = SnapshotReader::new(table, Arc::new(sound), None).await?;
@@ -126,14 +128,14 @@ async fn verify_lists(
         match verify_segment(table, &columns, segment).await {
             Ok(()) => sound.segments.push(segment.clone()),
             Err(e) => {
-                let error = table.missing_object_error(manifest.version, &segment.path, e);
+                let error = table.missing_reference_error(manifest, &segment.path, e);
                 problems.push(to_problem(&segment.path, error.await)?);
             }
         }
     }
     for list in &manifest.older_transactions {
         if let Err(e) = verify_transactions(table, list).await {
-            let error = table.missing_object_error(manifest.version, &list.path, e);
+            let error = table.missing_reference_error(manifest, &list.path, e);
             problems.push(to_problem(&list.path, error.await)?);
         }
     }

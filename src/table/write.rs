@@ -1,7 +1,8 @@
 //! Writing: aligns a stream of batches to the table's schema, uploads it as data files and commits them.
 //!
 //! [`write()`] appends or overwrites; upserts, merges and compactions use [`upload`]. Columns are matched by name, and
-//! what does not fit the table is refused, as [`align_to_schema`] says.
+//! what does not fit the table is refused, as [`align_to_schema`] says. Names are those of the columns that the caller has
+//! read ([`super::opened_columns`]).
 //!
 //! No commit names the files before they are complete. If nothing was committed for certain
 //! ([`crate::versions::Committed`]) the files are removed; if the outcome is unknown they stay for a vacuum.
@@ -11,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{RecordBatchIterator, RecordBatchReader};
-use arrow_schema::{DataType, FieldRef, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, SchemaRef};
 
 use super::actions::{Append, AppendWithColumns, NewColumns, Overwrite};
-use super::format::{DataFile, TableManifest};
+use super::format::{DataFile, FileChecksum, TableManifest};
+use super::opened_columns::OpenedColumns;
 use super::spark_fields::describe_stored;
 use super::{Committed, Snapshot, Staged, Table, names};
 use crate::error::{Error, Result};
@@ -59,6 +61,8 @@ pub struct TableWriteOptions {
     pub sort_by: Option<Vec<u32>>,
     /// The number of threads that encode. Defaults to that of the processors.
     pub threads: Option<usize>,
+    /// The columns that the caller has read, by whose names those of the rows, of a key and of a filter are found.
+    pub opened: OpenedColumns,
 }
 
 /// Writes `input` to the newest snapshot. Returns the commit and the files that it added.
@@ -74,8 +78,9 @@ pub async fn write(
     if let Some(committed) = replay {
         return Ok((committed, Vec::new()));
     }
-    let (mut base, read_at) = (Arc::clone(&snapshot.manifest), clock.monotonic());
-    check_required_version(table, options.if_version.as_ref(), &*base)?;
+    let read_at = clock.monotonic();
+    check_required_version(table, options.if_version.as_ref(), &*snapshot.manifest)?;
+    let mut base = find_base(table, &snapshot, &input.schema(), options).await?;
     let (mut input, mut new_columns) = (input, None);
     if options.merge_schema {
         input = without_untyped(input, &TableColumns::from_manifest(&base)?.schema)?;
@@ -112,6 +117,20 @@ pub async fn write(
         files
     };
     Ok((committed, added))
+}
+
+/// The snapshot with the names by which the caller knows its columns. Refuses rows with columns that it has not any more.
+async fn find_base(
+    table: &Table,
+    snapshot: &Snapshot,
+    rows: &SchemaRef,
+    options: &TableWriteOptions,
+) -> Result<Arc<TableManifest>> {
+    let mut opened = options.opened.clone();
+    let base = opened.rename(table, &snapshot.manifest).await?;
+    let names = rows.fields().iter().map(|field| field.name());
+    opened.check_names(names, &base, &snapshot.manifest)?;
+    Ok(base)
 }
 
 /// The newest snapshot, which has to descend from `base`: days may lie between them.
@@ -178,15 +197,9 @@ fn without_untyped(
     let input_schema = input.schema();
     let is_new = |field: &FieldRef| schema.index_of(field.name()).is_err();
     let is_kept = |field: &FieldRef| *field.data_type() != DataType::Null || !is_new(field);
-    let mut kept_fields = input_schema.fields().iter().filter(|field| is_kept(field));
-    let has_untyped = |field: &FieldRef| contains_type(field.data_type(), DataType::is_null);
-    if let Some(field) = kept_fields.find(|field| is_new(field) && has_untyped(field)) {
-        let message = format!(
-            "the new column {:?} is of type {}, of which the type of some values is not known; cast it",
-            field.name(),
-            field.data_type()
-        );
-        return Err(Error::invalid(message));
+    let kept_fields = input_schema.fields().iter().filter(|field| is_kept(field));
+    for field in kept_fields.filter(|field| is_new(field)) {
+        check_typed(field)?;
     }
     let numbered = input_schema.fields().iter().enumerate();
     let kept: Vec<usize> = numbered
@@ -203,6 +216,19 @@ fn without_untyped(
         batches,
         Arc::new(projected),
     )))
+}
+
+/// Refuses a new column with values whose type is not known.
+pub(super) fn check_typed(field: &Field) -> Result<()> {
+    if !contains_type(field.data_type(), DataType::is_null) {
+        return Ok(());
+    }
+    let message = format!(
+        "the new column {:?} is of type {}, of which the type of some values is not known; cast it",
+        field.name(),
+        field.data_type()
+    );
+    Err(Error::invalid(message))
 }
 
 /// Encodes `input`, which has the columns of `base`, and uploads it as data files. After an error it
@@ -228,7 +254,7 @@ pub(super) async fn upload(
     } else {
         let column_index = |id: &u32| columns.ids.iter().position(|column_id| column_id == id);
         let indices = sort_by.iter().filter_map(column_index);
-        let sort_columns: Vec<SortColumn> = indices.map(SortColumn::ascending).collect();
+        let sort_columns: Vec<SortColumn> = indices.map(SortColumn::of_table).collect();
         sort_batches(
             input,
             &sort_columns,
@@ -270,5 +296,6 @@ fn build_data_file(file: WrittenFile, stored_schema: &SchemaRef, ids: &[u32]) ->
         null_counts: bounds.null_counts,
         columns: None,
         constants: BTreeMap::new(),
+        checksum: Some(FileChecksum(stats.checksum)),
     }
 }

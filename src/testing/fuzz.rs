@@ -1,12 +1,14 @@
 //! The checks of the fuzzers: arbitrary bytes are given to each decoder. What it accepts must have the properties that
 //! its encoder guarantees; everything else must be an error.
 
+use arrow_array::ArrayRef;
 use bytes::Bytes;
 
 use crate::dataset;
+use crate::error::Result;
 use crate::odf::rules::ChainState;
 use crate::odf::{Block, Event, schema};
-use crate::parquet::decode::{Chunks, decode_rows};
+use crate::parquet::decode::{Chunks, decode_rows, decode_with_skips};
 use crate::parquet::file::{FileOpenResult, ParquetFile};
 use crate::parquet::seal::Seal;
 use crate::table::Versioned;
@@ -68,7 +70,7 @@ fn check_block(block: &Block) {
     }
 }
 
-/// Opens a Parquet file and decodes all of it.
+/// Opens a Parquet file and decodes all of it, and some rows by skipping others.
 fn check_part(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let length = bytes.len() as u64;
@@ -80,10 +82,26 @@ fn check_part(bytes: &[u8]) {
     for group in 0..file.metadata().num_row_groups() {
         for field_index in 0..file.stored_schema().fields().len() {
             let rows = file.metadata().row_group(group).num_rows();
-            if let Ok(arrays) = decode_rows(&file, group, field_index, &chunks, None) {
-                let decoded: usize = arrays.iter().map(|array| array.len()).sum();
-                assert_eq!(i64::try_from(decoded), Ok(rows));
+            let rows = usize::try_from(rows).unwrap_or_default();
+            check_arrays(decode_rows(&file, group, field_index, &chunks, None), rows);
+            for start in [1, rows / 3, rows.saturating_sub(1)] {
+                let end = rows.min(start + 40);
+                if start < end {
+                    let range = start..end;
+                    let some = decode_with_skips(&file, group, field_index, &chunks, range);
+                    check_arrays(some, end - start);
+                }
             }
+        }
+    }
+}
+
+/// Arrays that were decoded have so many rows, and are valid.
+fn check_arrays(decoded: Result<Vec<ArrayRef>>, rows: usize) {
+    if let Ok(arrays) = decoded {
+        assert_eq!(arrays.iter().map(|array| array.len()).sum::<usize>(), rows);
+        for array in arrays {
+            array.to_data().validate_full().expect("valid values");
         }
     }
 }

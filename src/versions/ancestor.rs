@@ -22,8 +22,18 @@ impl Ancestor {
         }
     }
 
+    /// A version of which another process knows.
+    pub fn new(version: u64, commit_id: CommitId) -> Self {
+        Self { version, commit_id }
+    }
+
+    /// The id of its commit.
+    pub fn commit_id(&self) -> &CommitId {
+        &self.commit_id
+    }
+
     /// The number of the version.
-    pub(crate) fn version(&self) -> u64 {
+    pub fn version(&self) -> u64 {
         self.version
     }
 
@@ -63,6 +73,21 @@ impl Ancestor {
                 );
                 Err(Error::new(ErrorKind::TransactionExpired, message).with_path(folder.root()))
             }
+        }
+    }
+
+    /// Whether the folder of the newest manifest was removed and created again since this version, as far as can be
+    /// told.
+    pub(super) async fn is_replaced<M: Versioned>(&self, folder: &Folder<M>, newest: &M) -> bool {
+        match self.find(newest) {
+            Descent::Shown => false,
+            Descent::Broken => true,
+            // Where a vacuum has removed a manifest, a late one may be in its place.
+            Descent::TooLong if !newest.header().retains(self.version) => false,
+            Descent::TooLong => match folder.read_manifest(self.version).await {
+                Ok(Some(manifest)) => *manifest.header().commit_id != self.commit_id,
+                Ok(None) | Err(_) => false,
+            },
         }
     }
 

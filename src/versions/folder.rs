@@ -35,15 +35,7 @@ pub struct Snapshot<M> {
 impl<M: Versioned> Folder<M> {
     /// The folder at `root`; sends no request. Refuses a path with a component that is the pointer's name.
     pub fn new(store: Store, root: &str) -> Result<Self> {
-        path::parse(root)?;
-        if root.split('/').any(|part| part == names::POINTER) {
-            let message = format!(
-                "invalid {noun} path {root:?}: the name {:?} is reserved for an object of {noun}s",
-                names::POINTER,
-                noun = M::NOUN,
-            );
-            return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
-        }
+        check_root(root, M::NOUN)?;
         Ok(Self {
             store,
             root: root.to_owned(),
@@ -123,28 +115,45 @@ impl<M: Versioned> Folder<M> {
     }
 }
 
+/// Refuses the path of a folder with a component that is the pointer's name. The folder is one of a `noun`.
+pub(crate) fn check_root(root: &str, noun: &str) -> Result<()> {
+    path::parse(root)?;
+    if root.split('/').any(|part| part == names::POINTER) {
+        let message = format!(
+            "invalid {noun} path {root:?}: the name {:?} is reserved for an object of {noun}s",
+            names::POINTER,
+        );
+        return Err(Error::new(ErrorKind::InvalidPath, message).with_path(root));
+    }
+    Ok(())
+}
+
 /// Lists the objects below a path that is relative to the folder, as the keys are.
 pub(crate) async fn list_objects<M: Versioned>(
     folder: &Folder<M>,
     below: &str,
 ) -> Result<BTreeMap<String, ObjectMeta>> {
-    let objects = folder.store.list(&folder.path(below)).await?;
-    Ok(by_relative_path(folder, objects))
+    list_below(&folder.store, folder.root(), below).await
 }
 
-/// Lists the objects that are directly in the folder, by their names.
-pub(crate) async fn list_root<M: Versioned>(
-    folder: &Folder<M>,
+/// As [`list_objects`], of a folder that need not have versions.
+pub(crate) async fn list_below(
+    store: &Store,
+    root: &str,
+    below: &str,
 ) -> Result<BTreeMap<String, ObjectMeta>> {
-    let listed = folder.store.list_folder(folder.root()).await?;
-    Ok(by_relative_path(folder, listed.files))
+    let objects = store.list(&path::join(root, below)).await?;
+    Ok(by_relative_path(root, objects))
 }
 
-fn by_relative_path<M: Versioned>(
-    folder: &Folder<M>,
-    objects: Vec<ObjectMeta>,
-) -> BTreeMap<String, ObjectMeta> {
-    let prefix = folder.path("");
+/// Lists the objects that are directly in a folder, by their names.
+pub(crate) async fn list_root(store: &Store, root: &str) -> Result<BTreeMap<String, ObjectMeta>> {
+    let listed = store.list_folder(root).await?;
+    Ok(by_relative_path(root, listed.files))
+}
+
+fn by_relative_path(root: &str, objects: Vec<ObjectMeta>) -> BTreeMap<String, ObjectMeta> {
+    let prefix = path::join(root, "");
     let entries = objects.into_iter().filter_map(|meta| {
         let relative = meta.location.as_ref().strip_prefix(&prefix)?;
         Some((relative.trim_start_matches('/').to_owned(), meta))

@@ -247,7 +247,10 @@ impl Objects {
     async fn spare_new<M: Vacuumable>(&mut self, folder: &Folder<M>) -> Result<()> {
         let is_of_first = |path: &str| M::base_version(path) == Some(0);
         if self.others.keys().any(|path| is_of_first(path)) {
-            let cutoff = before(store_time(folder).await?, MIN_LEFTOVER_AGE);
+            let cutoff = before(
+                store_time(folder.store(), folder.root()).await?,
+                MIN_LEFTOVER_AGE,
+            );
             self.others
                 .retain(|path, meta| !is_of_first(path) || meta.last_modified <= cutoff);
         }

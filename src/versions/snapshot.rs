@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use futures::join;
 
+use super::ancestor::Ancestor;
 use super::folder::{Folder, Snapshot};
 use super::manifest::{ManifestHeader, Versioned};
 use super::names;
@@ -20,6 +21,16 @@ use crate::error::{Error, ErrorKind, Result, corrupted_error};
 
 /// How often the newest snapshot is read again because it changed while it was read.
 const MAX_RESTARTS: u32 = 20;
+
+/// The error of a slice of a chain of blocks that was not found; `relative` is its path in the folder of the chain.
+pub(crate) fn missing_slice_error(relative: &str, path: &str, error: Error) -> Error {
+    let message = format!(
+        "the slice {relative:?} is missing; a vacuum removes slices some time after they were merged: scan the newest \
+         rows, or verify the dataset"
+    );
+    let missing = Error::new(ErrorKind::PartCorrupted, message);
+    missing.with_path(path).with_source(error)
+}
 
 impl<M: Versioned> Folder<M> {
     /// Reads the newest snapshot; [`ErrorKind::NotFound`] if there is none.
@@ -140,17 +151,35 @@ impl<M: Versioned> Folder<M> {
             Err(unread) => {
                 // A chain of blocks has no pointer, and names its files itself.
                 if unread.kind() == ErrorKind::NotFound && self.has_chain().await {
-                    let message = format!(
-                        "the slice {path:?} is missing; a vacuum removes slices some time after they were merged: \
-                         scan the newest rows, or verify the dataset"
-                    );
-                    let missing = Error::new(ErrorKind::PartCorrupted, message);
-                    return missing.with_path(self.path(path)).with_source(error);
+                    return missing_slice_error(path, &self.path(path), error);
                 }
                 // Without the pointer nobody knows whether it has been vacuumed or is lost.
                 unread.context(format!("version {version} lacks {path:?}"))
             }
         }
+    }
+
+    /// As [`Self::missing_object_error`], of what a manifest references that was read before: the folder may have been
+    /// removed, and created again.
+    pub(crate) async fn missing_reference_error(
+        &self,
+        manifest: &M,
+        path: &str,
+        error: Error,
+    ) -> Error {
+        let version = manifest.header().version;
+        if error.kind() == ErrorKind::NotFound
+            && let Ok(newest) = self.newest().await
+            && Box::pin(Ancestor::of(manifest).is_replaced(self, &*newest.manifest)).await
+        {
+            let message = format!(
+                "version {version} is of a {noun} that was removed, and another {noun} was created in its place",
+                noun = M::NOUN
+            );
+            let expired = Error::new(ErrorKind::VersionExpired, message);
+            return expired.with_path(self.root()).with_source(error);
+        }
+        self.missing_object_error(version, path, error).await
     }
 
     /// Whether the folder holds a chain of blocks. An error of the store counts as none.

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::change::Change;
+use super::commit_id::CommitId;
 use super::manifest::{CommitOperation, Versioned};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,6 +16,9 @@ pub struct Tag {
     pub name: String,
     /// The version to tag; None removes the tag.
     pub version: Option<u64>,
+    /// The commit of the version, if the caller has read it: where all was removed and created again, another one has
+    /// its number.
+    pub commit_id: Option<CommitId>,
 }
 
 impl<M: Versioned> Change<M> for Tag {
@@ -45,6 +49,11 @@ impl<M: Versioned> Change<M> for Tag {
                 "version {version} is not available; versions {} to {} are",
                 base.oldest_version, base.version
             );
+            return Err(Error::new(ErrorKind::VersionExpired, message));
+        }
+        let listed = base.commit_id_of(version);
+        if listed.is_some_and(|id| self.commit_id.as_ref().is_some_and(|read| read != id)) {
+            let message = format!("version {version} was removed; another one has its number now");
             return Err(Error::new(ErrorKind::VersionExpired, message));
         }
         next.header_mut().tags.insert(name.clone(), version);

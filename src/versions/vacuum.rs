@@ -34,14 +34,16 @@ use serde_json::json;
 use super::ancestor::Ancestor;
 use super::change::Change;
 use super::commit::commit;
+pub(crate) use super::expired::remove_hidden;
+pub use super::expired::{Expired, VacuumReport, remove_expired_of};
+use super::expired::{count_removed, remove_expired};
 use super::folder::{Folder, list_objects, list_root};
 use super::lists::RollLists;
 use super::manifest::{CommitOperation, Versioned};
 use super::names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
-use crate::store::temp_name::{is_hidden, is_stale, probe_path};
-use crate::sync::begun::run_to_end;
+use crate::store::temp_name::{is_stale, probe_path};
 use crate::sync::progress;
 
 /// Idempotency keys are kept for at least this number of versions, whatever is vacuumed.
@@ -50,10 +52,6 @@ const MIN_KEY_RETENTION_VERSIONS: u64 = 10_000;
 const CONCURRENT_READS: usize = 16;
 /// The maximum number of missing manifests that are reported.
 const MAX_REPORTED_MANIFESTS: usize = 100;
-/// The number of objects after whose removal the progress is counted. Bulk deletions have fewer.
-const REMOVED_AT_ONCE: usize = 10_000;
-/// The number of manifests that are removed concurrently.
-const CONCURRENT_DELETIONS: usize = 32;
 /// How old hidden files are, of processes of which nothing is known, when they are removed.
 const MIN_HIDDEN_AGE: Duration = Duration::from_hours(7 * 24);
 
@@ -81,19 +79,6 @@ pub trait Vacuumable: RollLists {
     ) -> impl Future<Output = Result<HashSet<String>>> + Send;
 }
 
-/// What a vacuum removed, or would remove in a dry run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VacuumReport {
-    /// The oldest retained version.
-    pub oldest_version: u64,
-    /// The paths of objects other than manifests, relative to the folder.
-    pub files: Vec<String>,
-    /// The paths of manifests, relative to the folder.
-    pub manifests: Vec<String>,
-    /// The total size of all of them in bytes.
-    pub bytes: u64,
-}
-
 /// Removes versions that were replaced more than `retention` ago, and the objects that only they
 /// reference. A dry run removes and commits nothing, but it also writes and removes a probe object to
 /// read the store's time.
@@ -106,17 +91,45 @@ pub async fn vacuum<M: Vacuumable>(
     vacuum_after(folder, retention, dry_run, timeout, async || Ok(())).await
 }
 
-/// As [`vacuum`]; after its commit, and before anything is removed, `prepare` is called, unless it is a dry run.
+/// As [`vacuum`]; `prepare` is called before its commit, so that what it refuses expires no version, and once more before
+/// anything is removed, unless it is a dry run.
 pub(crate) async fn vacuum_after<M: Vacuumable>(
     folder: &Folder<M>,
     retention: Duration,
     dry_run: bool,
     timeout: Duration,
-    prepare: impl AsyncFnOnce() -> Result<()>,
+    prepare: impl AsyncFn() -> Result<()>,
 ) -> Result<VacuumReport> {
+    let Expired { report, e_tags, .. } =
+        find_expired(folder, retention, dry_run, timeout, prepare).await?;
+    let objects = (report.files.len() + report.manifests.len()) as u64;
+    if let Some(progress) = progress::current() {
+        progress.expect_files(objects);
+    }
+    if dry_run {
+        count_removed(objects);
+    } else {
+        let manifests = report.manifests.iter().cloned().zip(e_tags);
+        remove_expired(folder, &report.files, manifests.collect()).await?;
+    }
+    if let Some(progress) = progress::current() {
+        progress.add_bytes(report.bytes);
+    }
+    Ok(report)
+}
+
+/// Commits as [`vacuum_after`] does, and returns what is to be removed by [`remove_expired_of`] then: by any process, at
+/// any time, as often as it likes.
+pub(crate) async fn find_expired<M: Vacuumable>(
+    folder: &Folder<M>,
+    retention: Duration,
+    dry_run: bool,
+    timeout: Duration,
+    prepare: impl AsyncFn() -> Result<()>,
+) -> Result<Expired> {
     refuse_links(folder).await?;
     progress::begin_phase("list");
-    let now = store_time(folder).await?;
+    let now = store_time(folder.store(), folder.root()).await?;
     let cutoffs = Cutoffs {
         objects: before(now, retention),
         hidden: before(now, retention.max(MIN_HIDDEN_AGE)),
@@ -128,60 +141,19 @@ pub(crate) async fn vacuum_after<M: Vacuumable>(
             &*newest,
             cutoffs.objects,
         ),
+        ancestor: Ancestor::of(&*newest),
     };
     let manifest = if dry_run {
         Arc::new(change.apply(&*newest)?.0)
     } else {
+        prepare().await?;
         let committed = commit(folder, &change, timeout).await?.snapshot.manifest;
         prepare().await?;
         committed
     };
-    let (report, e_tags) = find_unreferenced(folder, &*manifest, cutoffs).await?;
+    let expired = find_unreferenced(folder, &*manifest, cutoffs).await?;
     check_same(folder, &*manifest).await?;
-    let progress = progress::current();
-    let mut uncounted = (report.files.len() + report.manifests.len()) as u64;
-    if let Some(progress) = &progress {
-        progress.expect_files(uncounted);
-    }
-    if !dry_run {
-        progress::begin_phase("remove");
-        let paths = report.files.iter().map(|relative| folder.path(relative));
-        let (hidden, paths): (Vec<String>, Vec<String>) = paths.partition(|path| is_hidden(path));
-        for chunk in paths.chunks(REMOVED_AT_ONCE) {
-            folder.store.delete_all(chunk).await?;
-            uncounted -= chunk.len() as u64;
-            if let Some(progress) = &progress {
-                progress.add_files(chunk.len() as u64);
-            }
-        }
-        remove_hidden(&folder.store, &hidden).await;
-        remove_manifests(folder, &report.manifests, e_tags).await?;
-    }
-    if let Some(progress) = &progress {
-        progress.add_files(uncounted);
-        progress.add_bytes(report.bytes);
-    }
-    Ok(report)
-}
-
-/// Removes manifests unless they have changed since they had these `e_tags`.
-async fn remove_manifests<M: Vacuumable>(
-    folder: &Folder<M>,
-    manifests: &[String],
-    e_tags: Vec<Option<String>>,
-) -> Result<()> {
-    let removals = manifests.iter().zip(e_tags).map(|(relative, e_tag)| {
-        let path = folder.path(relative);
-        async move {
-            let store = &folder.store;
-            store
-                .delete_unchanged(&path, e_tag.as_deref())
-                .await
-                .map(drop)
-        }
-    });
-    // A Vec, because the future of the iterator itself would not be Send.
-    run_to_end(removals.collect(), CONCURRENT_DELETIONS).await
+    Ok(expired)
 }
 
 /// Refuses a folder in which one that objects are removed from is a symbolic link.
@@ -209,16 +181,11 @@ async fn check_same<M: Versioned>(folder: &Folder<M>, manifest: &M) -> Result<()
     })
 }
 
-/// Removes hidden files, which nothing needs: those of another user may not be removable.
-pub(crate) async fn remove_hidden(store: &Store, paths: &[String]) {
-    if let Err(e) = store.delete_all(paths).await {
-        log::warn!("hidden files could not be removed: {e}");
-    }
-}
-
 /// The commit of a vacuum: raises `oldest_version` and `gc_floor`, and drops old idempotency keys.
 struct RaiseGcFloor {
     oldest_version: u64,
+    /// The version by which that was decided.
+    ancestor: Ancestor,
 }
 
 impl<M: Versioned> Change<M> for RaiseGcFloor {
@@ -241,6 +208,10 @@ impl<M: Versioned> Change<M> for RaiseGcFloor {
     fn base_version(&self) -> Option<u64> {
         None
     }
+
+    fn ancestor(&self) -> Option<&Ancestor> {
+        Some(&self.ancestor)
+    }
 }
 
 /// The times before which objects are old, by the store's clock.
@@ -252,9 +223,8 @@ struct Cutoffs {
 }
 
 /// The store's time, which is read from a probe object.
-pub(crate) async fn store_time<M: Versioned>(folder: &Folder<M>) -> Result<DateTime<Utc>> {
-    let store = &folder.store;
-    let path = probe_path(store, folder.root());
+pub(crate) async fn store_time(store: &Store, root: &str) -> Result<DateTime<Utc>> {
+    let path = probe_path(store, root);
     store.put(&path, Bytes::new(), PutMode::Overwrite).await?;
     let now = store.head(&path).await.map(|meta| meta.last_modified);
     if let Err(e) = store.delete(&path).await {
@@ -285,20 +255,24 @@ fn oldest_retained<M: Versioned>(
 }
 
 /// Finds the objects below `gc_floor` that no retained version references, the manifests of versions
-/// that are not retained, and hidden files that nobody will finish; and the ETags of these manifests.
+/// that are not retained, and hidden files that nobody will finish.
 async fn find_unreferenced<M: Vacuumable>(
     folder: &Folder<M>,
     manifest: &M,
     cutoffs: Cutoffs,
-) -> Result<(VacuumReport, Vec<Option<String>>)> {
+) -> Result<Expired> {
     let header = manifest.header();
-    let mut e_tags = Vec::new();
-    let mut report = VacuumReport {
-        oldest_version: header.oldest_version,
-        files: Vec::new(),
-        manifests: Vec::new(),
-        bytes: 0,
+    let mut expired = Expired {
+        version: Ancestor::of(manifest),
+        e_tags: Vec::new(),
+        report: VacuumReport {
+            oldest_version: header.oldest_version,
+            files: Vec::new(),
+            manifests: Vec::new(),
+            bytes: 0,
+        },
     };
+    let report = &mut expired.report;
     let manifests = list_objects(folder, names::MANIFESTS).await?;
     let needed = match collect_references(folder, manifest, &manifests).await? {
         References::All(needed) => needed,
@@ -308,7 +282,7 @@ async fn find_unreferenced<M: Vacuumable>(
                 M::NOUN,
                 folder.root()
             );
-            return Ok((report, e_tags));
+            return Ok(expired);
         }
         // The references of a missing manifest are not known, so nothing may be removed.
         References::Missing(manifests) => {
@@ -319,7 +293,7 @@ async fn find_unreferenced<M: Vacuumable>(
     for below in M::FOLDERS {
         objects.extend(list_objects(folder, below).await?);
     }
-    objects.extend(list_root(folder).await?);
+    objects.extend(list_root(folder.store(), folder.root()).await?);
     for (relative, meta) in objects {
         let is_old = meta.last_modified <= cutoffs.objects;
         if let Some(base_version) = M::base_version(&relative) {
@@ -332,14 +306,14 @@ async fn find_unreferenced<M: Vacuumable>(
             && !header.retains(version)
         {
             report.manifests.push(relative);
-            e_tags.push(meta.e_tag);
+            expired.e_tags.push(meta.e_tag);
             report.bytes = report.bytes.saturating_add(meta.size);
         } else if is_stale(&meta, cutoffs.hidden) {
             report.files.push(relative);
             report.bytes = report.bytes.saturating_add(meta.size);
         }
     }
-    Ok((report, e_tags))
+    Ok(expired)
 }
 
 /// The objects that retained versions reference.

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from independent_roaring import roaring_numbers
+from independent_xxh3 import xxh3_64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +125,8 @@ class Snapshot:
         for row in listed:
             file = {name: row[name] for name in ("path", *COUNTS)}
             texts = [*TEXTS[1:], *(name for name in ("columns", "constants") if row.get(name))]
-            files.append(file | {name: json.loads(row[name]) for name in texts})
+            checksum = {"checksum": row["checksum"]} if row.get("checksum") else {}
+            files.append(file | {name: json.loads(row[name]) for name in texts} | checksum)
         return files
 
     def files(self) -> list[Json]:
@@ -552,6 +554,8 @@ def _entry_faults(path: Path, _modified: int, entry: str) -> list[str]:
         "total_rows": sum(file.lengths),
     }
     faults = [] if said == found else [f"{path}: {said} said, {found} found"]
+    if listed.get("checksum", _checksum(path)) != _checksum(path):
+        faults.append(f"{path}: its checksum is {_checksum(path)} and not {listed['checksum']}")
     if listed["min"].keys() != listed["max"].keys():
         faults.append(f"{path}: a bound has no other end")
     for i in {*listed["min"], *listed["null_counts"]}:
@@ -582,6 +586,15 @@ def _tail(path: Path) -> int:
         size += struct.unpack("<I", rest[-20:-16])[0]
         return size if data[len(data) - size :].startswith(SEAL) else -1
     return -1 if pq.read_metadata(path).created_by.startswith("pds ") else size
+
+
+def _checksum(path: Path) -> str:
+    """The hash of the seal, or that of the footer if there is none."""
+    data = path.read_bytes()
+    footer = len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
+    is_sealed = data[:footer].endswith(SEAL)
+    checksum = int.from_bytes(data[footer - 16 : footer - 8], "little") if is_sealed else xxh3_64(data[footer:])
+    return f"{checksum:016x}"
 
 
 def _tombstone_faults(snapshot: Snapshot, before: Snapshot | None) -> Iterator[str]:

@@ -152,6 +152,9 @@ CASES: dict[str, list[Callable[[Any], object]]] = {
         lambda o: o.ds.read_part("n", None, 0),
         lambda o: o.ds.index_parts("n", None),
     ],
+    "share must be its number from 0 and the number of shares, such as (0, 2), not 'x'": [
+        lambda o: o.ds.read_part("n", o.m, 0, share="x"),
+    ],
     "part_index must be the result of index_parts, not str": [
         lambda o: o.ds.read_part("n", o.m, 0, part_index="x"),
     ],

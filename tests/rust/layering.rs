@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// From the floor up.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "error",
     "clock",
     "sync",
@@ -16,9 +16,10 @@ const LAYERS: [&str; 11] = [
     "table",
     "producers",
     "odf",
+    "attach",
 ];
 /// Those that stand beside one another: what two of them share is in a layer below.
-const SIBLINGS: [&str; 3] = ["dataset", "table", "producers"];
+const SIBLINGS: [&str; 4] = ["dataset", "table", "producers", "odf"];
 
 #[test]
 fn no_module_uses_a_higher_layer_or_a_sibling() {

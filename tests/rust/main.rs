@@ -23,3 +23,4 @@ mod sync_faults;
 mod tables;
 mod takeover;
 mod targets;
+mod writes;

@@ -17,7 +17,7 @@ use pds::odf::{
 use pds::parquet::options::WriteOptions;
 use pds::store::Store;
 use pds::store::memory::MemoryStore;
-use pds::table::{ScanOptions, scan};
+use pds::table::{ScanOptions, Table, external_snapshot, scan};
 use pds::testing::{FaultKind, FaultyStore, faulty_memory, test_store};
 use pds::versions::commit::DEFAULT_TIMEOUT;
 use pds::{Error, ErrorKind, Result};
@@ -614,7 +614,8 @@ async fn concurrent_writers_lose_no_events() {
 /// Rows of a chain whose `value` is in a range.
 async fn count_values_in(chain: &Chain, range: std::ops::Range<i64>) -> usize {
     let view = chain.view(&BlockSelector::Head).await.unwrap();
-    let (table, manifest) = view.snapshot().await.unwrap();
+    let table = Table::new(chain.store().clone(), chain.root()).unwrap();
+    let manifest = external_snapshot(&view.files().await.unwrap()).unwrap();
     let mut rows = scan(&table, Arc::new(manifest), ScanOptions::default())
         .await
         .unwrap();

@@ -7,9 +7,9 @@ use std::time::Duration;
 use arrow_schema::{DataType, Field, Schema};
 use chrono::{DateTime, TimeDelta, Utc};
 use pds::ErrorKind;
+use pds::attach::attach_table;
 use pds::odf::{
-    Block, BlockSelector, Chain, DatasetId, DatasetKind, Event, Multihash, attach_table, schema,
-    verify,
+    Block, BlockSelector, Chain, DatasetId, DatasetKind, Event, Multihash, schema, verify,
 };
 use pds::store::Store;
 use pds::table::actions::{Alter, NewTable, create};

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
+use pds::attach::attach_table;
 use pds::clock::{Clock, SystemClock};
-use pds::odf::{
-    Block, Chain, DatasetId, DatasetKind, Multihash, attach_table, compact, ingest, verify,
-};
+use pds::odf::{Block, Chain, DatasetId, DatasetKind, Multihash, compact, ingest, verify};
 use pds::store::Store;
 use pds::table::Table;
 use pds::testing::{

@@ -624,6 +624,19 @@ async fn a_small_run_that_was_damaged_is_refused_elsewhere() {
 }
 
 #[tokio::test]
+async fn a_run_of_fewer_rows_than_its_version_states_is_refused() {
+    let store = test_store(&faulty_memory(), true);
+    let (schema, key, mut run) = few(&store).await;
+    run.files[0].rows += 1;
+    let reader = RunReader::new(&store, "runs", &schema, &key, run).unwrap();
+    let error = read(&reader, &KeySelection::All, &[0]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PartCorrupted, "{error}");
+    // Whoever reads some keys does not see how many there are.
+    let rows = read(&reader, &numbers([7]), &[0]).await.unwrap();
+    assert_eq!(rows, [7]);
+}
+
+#[tokio::test]
 async fn what_is_no_run_is_refused() {
     let store = test_store(&faulty_memory(), true);
     let schema = Arc::new(Schema::new(vec![Field::new("key", DataType::Int64, true)]));

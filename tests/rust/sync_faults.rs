@@ -15,7 +15,7 @@ use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store};
 use pds::sync::in_place::BlockingThread;
 use pds::table::actions::{NewTable, create};
-use pds::table::{Table, TableWriteOptions, check, write};
+use pds::table::{OpenedColumns, Table, TableWriteOptions, check, write};
 use pds::{ErrorKind, Result};
 use tokio::sync::oneshot;
 
@@ -176,6 +176,7 @@ async fn append_rows(table: &Table) -> Result<u64> {
         merge_schema: false,
         sort_by: None,
         threads: None,
+        opened: OpenedColumns::default(),
     };
     let rows = Box::new(RecordBatchIterator::new([Ok(batch)], schema()));
     let (committed, _) = write(table, rows, &options).await?;

@@ -19,7 +19,7 @@ use pds::clock::SystemClock;
 use pds::store::metrics::Metrics;
 use pds::store::{Capabilities, Store, StoreBuilder};
 use pds::table::actions::{Append, Delete, MergedTombstones, NewTable, Replace, Restore, create};
-use pds::table::format::{CommitId, DataFile, Segment, TableSchema};
+use pds::table::format::{CommitId, DataFile, FileChecksum, Segment, TableSchema};
 use pds::table::{
     FileRef, ListingLimits, SnapshotFile, Table, Versioned, all_files, data_file_name,
 };
@@ -54,6 +54,7 @@ pub(crate) async fn upload(table: &Table, base: u64) -> DataFile {
         null_counts: BTreeMap::new(),
         columns: None,
         constants: BTreeMap::new(),
+        checksum: None,
     }
 }
 
@@ -472,6 +473,7 @@ async fn commit_size_does_not_grow_with_the_table() {
     let file = |number: u64| DataFile {
         columns: None,
         constants: BTreeMap::new(),
+        checksum: Some(FileChecksum(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
         path: format!("data/2026/11/21/08/b00000001-{number:032x}.parquet"),
         size_bytes: 1 << 20,
         footer_size: 4096,

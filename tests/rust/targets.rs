@@ -6,7 +6,9 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Schema};
 use pds::table::actions::{Append, MergedTombstones, NewTable, Replace, create};
 use pds::table::format::{DataFile, TableManifest};
-use pds::table::{FileRef, Predicate, SnapshotFile, Table, Versioned, all_files, delete};
+use pds::table::{
+    FileRef, OpenedColumns, Predicate, SnapshotFile, Table, Versioned, all_files, delete,
+};
 use pds::testing::{faulty_memory, test_store};
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
 
@@ -26,6 +28,7 @@ fn data_file(number: u64) -> DataFile {
         null_counts: BTreeMap::from([(1, 0)]),
         columns: None,
         constants: BTreeMap::new(),
+        checksum: None,
     }
 }
 
@@ -58,7 +61,14 @@ async fn a_delete_from_many_files_keeps_commits_short() {
         append(&table, (begin..begin + FILES_OF_COMMIT).map(data_file)).await;
     }
     let predicate: Predicate = "id >= 10 AND id <= 20".into();
-    delete(&table, &predicate, DEFAULT_TIMEOUT).await.unwrap();
+    delete(
+        &table,
+        &predicate,
+        OpenedColumns::default(),
+        DEFAULT_TIMEOUT,
+    )
+    .await
+    .unwrap();
     assert_eq!(target_count(&*newest(&table).await), FILES);
     // Files with targets move to segments, and from one to another.
     for number in FILES..FILES + 600 {

@@ -29,20 +29,27 @@ ALL_KINDS = frozenset(
         "append",
         "appends",
         "commit",
+        "compact",
         "count",
         "delete-random",
         "delete-range",
+        "feed",
         "lookup",
+        "merge",
         "open",
         "scan-files",
         "scan-full",
         "scan-range",
+        "upsert-random",
+        "upsert-range",
         "writers",
     }
 )
 KEEP_TRYING_SECONDS = 120.0
 LONGEST_PAUSE_SECONDS = 0.02
 LINKS_OF_A_FILE = 10_000  # file systems have a limit
+# A compacted file may be so large: all rows of the table are in one.
+COMPACTED_BYTES = 256 * 2**20
 
 Range = tuple[int, int]
 
@@ -98,6 +105,26 @@ class TableSystem(abc.ABC):
     @abc.abstractmethod
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Rows in memory: all, or those with keys from the first to the last."""
+
+    def create_with_feed(self, name: str, schema: pa.Schema) -> None:
+        """Makes an empty table whose changes can be read."""
+        self.create(name, schema)
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """Replaces the rows that have a key of the source, and inserts the source's other rows."""
+        self.refuse(f"upsert {source.num_rows} rows into {name}")
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """The same, but a matched row is deleted where the source's ``r`` is at least ``DELETED_FROM``."""
+        self.refuse(f"merge {source.num_rows} rows into {name}")
+
+    def compact(self, name: str) -> None:
+        """Writes the rows of many small files into as few as it can."""
+        self.refuse(f"compact {name}")
+
+    def changes(self, name: str, commits: int) -> pa.Table:
+        """The rows that the last commits deleted and inserted, with a column ``_change_type``."""
+        self.refuse(f"read the changes of {commits} commits of {name}")
 
     def scan_by_two(self, name: str) -> pa.Table:
         """All rows in memory, read of two files at a time."""
@@ -170,6 +197,16 @@ class TableSystem(abc.ABC):
         self.scan("warm", ["id"], (0, 3))
         if "delete-range" in self.kinds:
             self.delete("warm", "id >= 0 AND id <= 2")
+        for kind, change in {"upsert-random": self.upsert, "merge": self.merge}.items():
+            if kind in self.kinds:
+                change("warm", rows)
+        if "compact" in self.kinds:
+            self.compact("warm")
+        if "feed" in self.kinds:
+            self.create_with_feed("warm-feed", rows.schema)
+            self.append_all("warm-feed", [rows])
+            self.upsert("warm-feed", rows.slice(0, 2))
+            self.changes("warm-feed", 1)
 
 
 def between(keys: Range) -> str:

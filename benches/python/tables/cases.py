@@ -46,6 +46,11 @@ class Sizes:
         """The key that is looked up."""
         return self.loaded * 5 // 9
 
+    @property
+    def pieces(self) -> int:
+        """Files of the table that is compacted."""
+        return max(5, int(100 * min(self.scale, 1)))
+
     def appends(self, wanted: int) -> int:
         """Small appends one after another."""
         return max(5, int(wanted * min(self.scale, 1)))
@@ -74,7 +79,8 @@ class Op:
     @property
     def changes(self) -> bool:
         """Whether it leaves the table other than it was."""
-        return self.kind not in {"scan-range", "scan-full", "scan-files", "scan-by-two", "lookup", "open", "count"}
+        reads = {"scan-range", "scan-full", "scan-files", "scan-by-two", "lookup", "open", "count", "feed"}
+        return self.kind not in reads
 
 
 def _files(count: int) -> dict[str, Op]:
@@ -102,6 +108,11 @@ OPERATIONS: dict[str, Op] = {
     "appends-1000": Op("1,000 appends of 1,000 rows", "appends", "appends", "empty", 1_000),
     "delete-range": Op("delete 100K keys by range", "delete", "delete-range", "loaded"),
     "delete-random": Op("delete a random 1 %", "delete", "delete-random", "loaded"),
+    "upsert-random": Op("upsert a random 1 %", "change", "upsert-random", "loaded"),
+    "upsert-range": Op("upsert 100K keys of a range", "change", "upsert-range", "loaded"),
+    "merge": Op("merge a random 1 %: update, delete, insert", "change", "merge", "loaded"),
+    "compact": Op("compact 100 files of 60,000 rows", "compact", "compact", "pieces"),
+    "feed": Op("read the changes of an upsert and a delete", "feed", "feed", "evolved"),
     "scan-range": Op("scan 1M of 6M keys, 2 columns", "scan", "scan-range", "loaded"),
     "scan-full": Op("full scan of 6M rows", "scan", "scan-full", "loaded"),
     "lookup": Op("look up one of 6M keys", "scan", "lookup", "loaded"),

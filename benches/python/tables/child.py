@@ -10,6 +10,7 @@ counted by the system, as bytes of the calls that write.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import measure
 import pyarrow.compute as pc
 from systems import Place
 
-from tables import rows
+from tables import changes, rows
 from tables.cases import SMALL_ROWS, Sizes
 from tables.everyone import BY_KEY
 
@@ -112,6 +113,35 @@ def _delete(order: Order, system: TableSystem) -> Figures:
     return figures
 
 
+def _change(order: Order, system: TableSystem) -> Figures:
+    """An upsert or a merge; then all values of the table are compared."""
+    source = changes.make_source(order.sizes, order.kind)
+    operation = system.merge if order.kind == "merge" else system.upsert
+    _, figures = _timed(order, lambda: operation(order.name, source))
+    if order.verify:
+        changes.check_equal(system.scan(order.name, None, None), changes.expected_rows(order.sizes, order.kind))
+    return figures
+
+
+def _compact(order: Order, system: TableSystem) -> Figures:
+    _, figures = _timed(order, lambda: system.compact(order.name))
+    if order.verify:
+        table = system.open(order.name)
+        files = system.count_files(table)
+        system.close(table)
+        _check("fewer files", files < order.sizes.pieces, wanted=True)
+        figures["files_left"] = files
+        changes.check_equal(system.scan(order.name, None, None), changes.expected_rows(order.sizes, order.kind))
+    return figures
+
+
+def _feed(order: Order, system: TableSystem) -> Figures:
+    feed, figures = _timed(order, lambda: system.changes(order.name, changes.FEED_COMMITS))
+    if order.verify:
+        changes.check_equal(feed, changes.expected_feed(order.sizes))
+    return figures
+
+
 def _scan(order: Order, system: TableSystem) -> Figures:
     """``size`` says whether the deletes came before."""
     sizes = order.sizes
@@ -173,9 +203,17 @@ def _prepare(order: Order, system: TableSystem) -> Figures:
     if order.kind == "prepare-files":
         system.build(order.name, rows.small(sizes.rows, 1)[0], order.size)
         return {}
-    system.create(order.name, rows.load(sizes.rows, 1).schema)
-    if order.kind in {"prepare-loaded", "prepare-deleted"}:
+    (system.create_with_feed if order.kind == "prepare-evolved" else system.create)(order.name, rows.schema(sizes))
+    if order.kind in {"prepare-loaded", "prepare-deleted", "prepare-evolved"}:
         system.append_all(order.name, [rows.load(sizes.rows, sizes.loaded)])
+    if order.kind == "prepare-pieces":
+        loaded, count = rows.load(sizes.rows, sizes.loaded), sizes.pieces
+        edges = [number * sizes.loaded // count for number in range(count + 1)]
+        batches = [loaded.slice(first, last - first) for first, last in itertools.pairwise(edges)]
+        system.append_all(order.name, [batch.combine_chunks() for batch in batches])
+    if order.kind == "prepare-evolved":
+        system.upsert(order.name, changes.make_source(sizes, "upsert-random"))
+        system.delete(order.name, _predicate(order, "delete-range")[0])
     if order.kind == "prepare-deleted":
         for kind in ("delete-range", "delete-random"):
             system.delete(order.name, _predicate(order, kind)[0])
@@ -190,18 +228,23 @@ TASKS: dict[str, Callable[[Order, TableSystem], Figures]] = {
     "append": _append,
     "appends": _append,
     "commit": _append,
+    "compact": _compact,
     "count": _open,
     "delete-random": _delete,
     "delete-range": _delete,
+    "feed": _feed,
     "lookup": _scan,
+    "merge": _change,
     "open": _open,
     "rows": _rows,
     "scan-by-two": _scan_files,
     "scan-files": _scan_files,
     "scan-full": _scan,
     "scan-range": _scan,
+    "upsert-random": _change,
+    "upsert-range": _change,
     "writers": _write_among_others,
-    **{f"prepare-{table}": _prepare for table in ("empty", "loaded", "deleted", "files")},
+    **{f"prepare-{table}": _prepare for table in ("empty", "loaded", "deleted", "pieces", "evolved", "files")},
 }
 
 

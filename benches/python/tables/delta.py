@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from systems import GROUP_ROWS, LEVEL
 
-from tables.base import TableSystem, between, link_copies, new_id
+from tables.base import COMPACTED_BYTES, TableSystem, between, link_copies, new_id
+from tables.changes import CHANGE, DELETED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +63,38 @@ class Delta(TableSystem):
     def delete(self, name: str, predicate: str) -> None:
         """Writes the files concerned anew."""
         self.open(name).delete(predicate, writer_properties=self._properties)
+
+    def create_with_feed(self, name: str, schema: pa.Schema) -> None:
+        """Its later commits write files of changes."""
+        feed = {"delta.enableChangeDataFeed": "true"}
+        url, options = self.place.url(name), self.place.options()
+        self._delta.DeltaTable.create(url, schema=schema, configuration=feed, storage_options=options)
+
+    def _merge(self, name: str, source: pa.Table) -> Any:  # noqa: ANN401 a TableMerger
+        names = {"source_alias": "source", "target_alias": "target"}
+        on = "target.id = source.id"
+        return self.open(name).merge(source, on, **names, writer_properties=self._properties)
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """Writes the files concerned anew."""
+        self._merge(name, source).when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """The same."""
+        merge = self._merge(name, source).when_matched_delete(f"source.r >= {DELETED_FROM}")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def compact(self, name: str) -> None:
+        """Into files of the common size."""
+        self.open(name).optimize.compact(target_size=COMPACTED_BYTES, writer_properties=self._properties)
+
+    def changes(self, name: str, commits: int) -> pa.Table:
+        """An update has the row before and the row after."""
+        table = self.open(name)
+        feed = pa.table(table.load_cdf(starting_version=table.version() - commits + 1))
+        kinds = pc.replace_substring(feed[CHANGE].cast(pa.string()), "update_preimage", "delete")
+        kinds = pc.replace_substring(kinds, "update_postimage", "insert")
+        return feed.set_column(feed.column_names.index(CHANGE), CHANGE, kinds)
 
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """By its own engine: faster here than its pyarrow dataset."""

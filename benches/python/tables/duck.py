@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb_httpfs
+import pyarrow.fs
 from systems import CODEC, GROUP_ROWS, LEVEL
 
-from tables.base import TableSystem, between, new_id
+from tables.base import ALL_KINDS, TableSystem, between, new_id
+from tables.changes import DELETED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,8 @@ class DuckDb(TableSystem):
     key = "duckdb"
     title = "DuckDB, database file"
     package = "duckdb"
-    kinds = TableSystem.kinds - {"open", "count", "commit", "scan-files"}  # it has no files that could be many
+    # It has no files that could be many, and no versions.
+    kinds = TableSystem.kinds - {"open", "count", "commit", "scan-files", "compact", "feed"}
     stores = frozenset({"local"})
     exclusive = True
 
@@ -79,6 +82,21 @@ class DuckDb(TableSystem):
         connection.execute(f"DELETE FROM rows WHERE {predicate}")  # noqa: S608 our own predicates
         connection.close()
 
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """A transaction."""
+        self._merge(name, source, "")
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """A transaction."""
+        self._merge(name, source, f"WHEN MATCHED AND source.r >= {DELETED_FROM} THEN DELETE")
+
+    def _merge(self, name: str, source: pa.Table, clause: str) -> None:
+        connection = self.open(name)
+        connection.register("source", source)
+        rest = "WHEN MATCHED THEN UPDATE BY NAME WHEN NOT MATCHED THEN INSERT BY NAME"
+        connection.execute(f"MERGE INTO rows USING source ON rows.id = source.id {clause} {rest}")
+        connection.close()
+
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Into pyarrow."""
         connection = self.open(name)
@@ -92,18 +110,19 @@ class DuckDb(TableSystem):
 
 
 class DuckDbParquet(TableSystem):
-    """A folder of Parquet files: no table, as nothing is committed and nothing can be deleted."""
+    """A folder of Parquet files: no table, as nothing is committed. A change writes all rows into a new file."""
 
     key = "duckdb-parquet"
     title = "DuckDB, bare Parquet files"
     package = "duckdb"
-    kinds = frozenset({"append", "appends", "lookup", "scan-range", "scan-full"})
+    kinds = ALL_KINDS - {"open", "count", "commit", "scan-files", "delete-range", "delete-random", "writers", "feed"}
 
     def __init__(self, place: Place, home: Path) -> None:
         super().__init__(place, home)
         import duckdb  # noqa: PLC0415 a process loads only what it measures
 
         self._connection = duckdb.connect()
+        self._files = place.server.arrow_filesystem() if place.server else pyarrow.fs.LocalFileSystem()
         if place.server:
             for statement in duckdb_httpfs.statements(place.server):
                 self._connection.execute(statement)
@@ -126,9 +145,36 @@ class DuckDbParquet(TableSystem):
     def append(self, table: str, rows: pa.Table) -> str:
         """One more file."""
         self._connection.register("source", rows)
-        options = f"COMPRESSION {CODEC}, COMPRESSION_LEVEL {LEVEL}, ROW_GROUP_SIZE {GROUP_ROWS}"
-        self._connection.execute(f"COPY source TO '{table}/{new_id()}.parquet' (FORMAT parquet, {options})")
+        self._write(table, "source")
         return table
+
+    def _write(self, table: str, query: str) -> None:
+        options = f"COMPRESSION {CODEC}, COMPRESSION_LEVEL {LEVEL}, ROW_GROUP_SIZE {GROUP_ROWS}"
+        self._connection.execute(f"COPY {query} TO '{table}/{new_id()}.parquet' (FORMAT parquet, {options})")
+
+    def _rewrite(self, name: str, query: str) -> None:
+        """Writes all rows of ``target`` into a new file and removes the old ones: readers meanwhile see both."""
+        table = self.open(name)
+        files = [row[0] for row in self._connection.execute(f"FROM glob('{table}/*.parquet')").fetchall()]
+        self._connection.execute(f"CREATE OR REPLACE VIEW target AS FROM read_parquet({files})")
+        self._write(table, f"({query})")
+        for file in files:
+            self._files.delete_file(file.removeprefix("s3://"))
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """By the rows that the source does not have."""
+        self._connection.register("source", source)
+        self._rewrite(name, "FROM target ANTI JOIN source USING (id) UNION ALL BY NAME FROM source")
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """The same; of the source's rows, those that are not deleted."""
+        self._connection.register("source", source)
+        taken = f"FROM source WHERE r < {DELETED_FROM} OR id NOT IN (SELECT id FROM target)"  # noqa: S608
+        self._rewrite(name, f"FROM target ANTI JOIN source USING (id) UNION ALL BY NAME {taken}")
+
+    def compact(self, name: str) -> None:
+        """Into one file."""
+        self._rewrite(name, "FROM target")
 
     def column_names(self, table: str) -> list[str]:
         """Of some file; for the warm-up."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 from systems import CODEC, GROUP_ROWS, LEVEL
 
-from tables.base import TableSystem, between, link_copies, new_id
+from tables.base import ALL_KINDS, TableSystem, between, link_copies, new_id
+from tables.changes import DELETED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,7 @@ class Iceberg(TableSystem):
     """Metadata, manifest lists and manifests; deletes write files anew."""
 
     key = title = package = "pyiceberg"
+    kinds = ALL_KINDS - {"feed"}
 
     def __init__(self, place: Place, home: Path) -> None:
         super().__init__(place, home)
@@ -32,9 +35,10 @@ class Iceberg(TableSystem):
         import sqlalchemy.exc  # noqa: PLC0415 as above
         from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 as above
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 as above
+        from pyiceberg.expressions import In  # noqa: PLC0415 as above
 
         self._conflict, self._locked = CommitFailedException, sqlalchemy.exc.OperationalError
-        self._kind = SqlCatalog
+        self._kind, self._in = SqlCatalog, In
         self._client: dict[str, str] = {}
         if place.server:
             place.server.arrow_filesystem()  # the client of AWS is loaded late
@@ -88,6 +92,22 @@ class Iceberg(TableSystem):
     def delete(self, name: str, predicate: str) -> None:
         """Writes the files concerned anew."""
         self.open(name).delete(predicate)
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """Writes the files concerned anew."""
+        self.open(name).upsert(source, ["id"])
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """In one transaction: its upsert has no deletes."""
+        deleted = pc.greater_equal(source["r"], DELETED_FROM)
+        with self.open(name).transaction() as change:
+            change.delete(self._in("id", source.filter(deleted)["id"].to_pylist()))
+            change.upsert(source.filter(pc.invert(deleted)), ["id"])
+
+    def compact(self, name: str) -> None:
+        """All rows read and written again: it has no compaction."""
+        table = self.open(name)
+        table.overwrite(table.scan().to_arrow())
 
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Into pyarrow."""

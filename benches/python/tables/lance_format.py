@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tables.base import TableSystem, between, link_copies, new_id
+from tables.changes import DELETED_FROM, with_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from systems import Place
 
     from tables.base import Range
+
+
+COMPACTED_ROWS = 1 << 24  # as many as there are, as it has a limit by rows and not by bytes
 
 
 class Lance(TableSystem):
@@ -40,8 +46,8 @@ class Lance(TableSystem):
         """The table at the new version."""
         return self._write(rows, table, "append")
 
-    def _write(self, rows: pa.Table, table: Any, mode: str) -> Any:  # noqa: ANN401 as above
-        return self._lance.write_dataset(rows, table, mode=mode, storage_options=self.place.options())
+    def _write(self, rows: pa.Table, table: Any, mode: str, **options: bool) -> Any:  # noqa: ANN401 as above
+        return self._lance.write_dataset(rows, table, mode=mode, storage_options=self.place.options(), **options)
 
     def column_names(self, table: Any) -> list[str]:  # noqa: ANN401 as above
         """From the manifest."""
@@ -54,6 +60,37 @@ class Lance(TableSystem):
     def delete(self, name: str, predicate: str) -> None:
         """Deletion files."""
         self.open(name).delete(predicate)
+
+    def create_with_feed(self, name: str, schema: pa.Schema) -> None:
+        """With ids of rows that stay, which its changes are read by."""
+        self._write(schema.empty_table(), self.place.url(name), "create", enable_stable_row_ids=True)
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """A deletion file and new fragments."""
+        self.open(name).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """In two commits: it has no delete on a condition."""
+        merge = self.open(name).merge_insert("id").when_matched_update_all(f"source.r < {DELETED_FROM}")
+        merge.when_not_matched_insert_all().execute(source)
+        deleted = source.filter(pc.greater_equal(source["r"], DELETED_FROM))
+        self.open(name).merge_insert("id").when_matched_delete().execute(deleted)
+
+    def compact(self, name: str) -> None:
+        """Into one fragment."""
+        self.open(name).optimize.compact_files(target_rows_per_fragment=COMPACTED_ROWS)
+
+    def changes(self, name: str, commits: int) -> pa.Table:
+        """It lists ids of deleted rows, and has updated rows as they are now: old values are looked up by id."""
+        table = self.open(name)
+        before = table.checkout_version(table.version - commits)
+        delta = table.delta(compared_against=before.version)
+        updated, deleted = delta.get_updated_rows().read_all(), delta.get_deleted_row_ids().read_all()
+        ids = [*updated["_rowid"].to_pylist(), *deleted["_rowid"].to_pylist()]
+        names = table.schema.names
+        new = [delta.get_inserted_rows().read_all().select(names), updated.select(names)]
+        old = before._take_rows(ids)  # noqa: SLF001 its only way from these ids to rows
+        return pa.concat_tables([with_change(old, "delete"), *(with_change(rows, "insert") for rows in new)])
 
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Into pyarrow."""

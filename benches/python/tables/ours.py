@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from systems import CODEC, GROUP_ROWS, LEVEL
 
-from tables.base import ALL_KINDS, TableSystem, between, link_copies, new_id
+from tables.base import ALL_KINDS, COMPACTED_BYTES, TableSystem, between, link_copies, new_id
+from tables.changes import DELETED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,25 @@ class Pds(TableSystem):
     def delete(self, name: str, predicate: str) -> None:
         """Tombstones."""
         self.open(name).delete(predicate)
+
+    def upsert(self, name: str, source: pa.Table) -> None:
+        """Tombstones and new files."""
+        self.open(name).upsert(source)
+
+    def merge(self, name: str, source: pa.Table) -> None:
+        """The same."""
+        merge = self.open(name).merge(source)
+        merge = merge.when_matched_delete(f"source.r >= {DELETED_FROM}").when_matched_update_all()
+        merge.when_not_matched_insert_all().execute()
+
+    def compact(self, name: str) -> None:
+        """Into files of the common size."""
+        self.open(name).optimize.compact(COMPACTED_BYTES)
+
+    def changes(self, name: str, commits: int) -> pa.Table:
+        """Of every table."""
+        table = self.open(name)
+        return pa.table(table.scan_changes(table.version - commits))
 
     def scan(self, name: str, columns: Sequence[str] | None, keys: Range | None) -> pa.Table:
         """Into pyarrow."""

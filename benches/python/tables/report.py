@@ -6,8 +6,8 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import report as peers_report
-from sections import filled
+import best
+from sections import filled, table
 
 from tables import targets
 from tables.cases import CASES, STORES, Case
@@ -28,7 +28,8 @@ def sections(found: Figures) -> dict[str, str]:
     """What stands between the markers of each section; nothing of a mode that was not measured."""
     warm = [
         ("", _setup(found, "warm")),
-        ("### To reach", peers_report.table(_TARGET_HEAD, targets.rows(found), 3)),
+        ("### To reach", table(_TARGET_HEAD, targets.rows(found), 3)),
+        ("### Against the best peer", _best(found, "warm")),
         ("### Time, a peer's over that of pds", _table(PEERS, _ratio(found, "wall"))),
         ("### Several processes appending: what landed", _table(EVERYONE, _landed(found))),
         ("### CPU time, a peer's over that of pds", _table(PEERS, _ratio(found, "cpu"))),
@@ -38,6 +39,7 @@ def sections(found: Figures) -> dict[str, str]:
     ]
     cold = [
         ("", _setup(found, "cold")),
+        ("#### Against the best peer", _best(found, "cold")),
         ("#### Time, a peer's over that of pds", _table(PEERS, _ratio(found, "wall"), "cold")),
         ("#### CPU time, a peer's over that of pds", _table(PEERS, _ratio(found, "cpu"), "cold")),
         ("#### Peak memory, MiB", _table(EVERYONE, _memory(found), "cold")),
@@ -69,7 +71,15 @@ def _table(names: list[str], cell: Callable[[Case, str], str], mode: str = "warm
         if any(c != NONE for c in cells):
             rows.append([case.what.title, STORES[case.store], *cells])
     head = ["operation", "store", *(BY_KEY[name].title for name in names)]
-    return peers_report.table(head, rows, 2)
+    return table(head, rows, 2)
+
+
+def _best(found: Figures, mode: str) -> list[str]:
+    titles, rows = {peer: BY_KEY[peer].title for peer in PEERS}, []
+    for case in (case for case in CASES if case.mode == mode):
+        cells = best.cells(lambda peer, figure, case=case: found.ratios(case, peer, figure), titles)
+        rows += [[case.what.title, STORES[case.store], *cells]] if cells else []
+    return table(["operation", "store", *best.HEAD], rows, 3)
 
 
 def _ratio(found: Figures, figure: str) -> Callable[[Case, str], str]:

@@ -77,6 +77,11 @@ def load(total: int, count: int) -> pa.Table:
         return pa.Table.from_batches(batches, file.schema)
 
 
+def schema(sizes: Sizes) -> pa.Schema:
+    """The columns of the data."""
+    return load(sizes.rows, 1).schema
+
+
 def small(total: int, count: int, start: int = 0) -> list[pa.Table]:
     """Small tables of following rows, each of one batch; they begin anew at the end of the data."""
     places = [(start + number) % (total // SMALL_ROWS) * SMALL_ROWS for number in range(count)]

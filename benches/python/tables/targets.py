@@ -7,9 +7,11 @@ import statistics
 from typing import TYPE_CHECKING
 
 from tables.cases import FILES, SCANNED_FILES, STORES, WRITERS, Case
-from tables.everyone import BY_KEY, TABLES
+from tables.everyone import BY_KEY, PEERS, TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tables.figures import Figures
 
 FLAT = 1.5
@@ -21,20 +23,22 @@ FEW, MANY = FILES[0], FILES[-1]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The best peer's time over that of pds, to be at least so much; or against one peer."""
+    """The time of the best of some peers over that of pds, to be at least so much."""
 
     op: str
     least: float
-    peer: str | None = None
+    peers: Sequence[str] = tuple(TABLES)
 
 
 TARGETS = [
     Target("append-6m", 1.2),
     Target("scan-range", 1.0),
     Target("scan-full", 1.0),
-    Target("delete-range", 2.0, "lance"),
+    Target("delete-range", 2.0, ["lance"]),
     Target("delete-random", 1.0),
     Target("appends-100", 1.0),
+    # Bare files count here: they have the same rows afterwards.
+    *(Target(op, 1.0, PEERS) for op in ("upsert-random", "upsert-range", "merge", "compact", "feed")),
     Target(f"open-{MANY}", 5.0),
     Target(f"commit-{MANY}", 5.0),
     Target(f"writers-{WRITERS[-1]}", 1.0),
@@ -62,8 +66,7 @@ def _row(case: Case, what: str, *cells: str, reached: bool) -> list[str]:
 
 def _time(found: Figures, target: Target, store: str) -> list[str] | None:
     case = Case(target.op, store)
-    peers = [target.peer] if target.peer else TABLES
-    ratios = {peer: found.ratios(case, peer, "wall") for peer in peers}
+    ratios = {peer: found.ratios(case, peer, "wall") for peer in target.peers}
     medians = {peer: statistics.median(values) for peer, values in ratios.items() if values}
     if not medians:
         return None

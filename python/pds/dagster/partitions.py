@@ -13,6 +13,7 @@ from dagster import MultiPartitionsDefinition, TimeWindowPartitionsDefinition
 
 from pds.errors import InvalidInput
 from pds.inputs import read_batches
+from pds.readers import make_reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -131,7 +132,7 @@ class PartitionGuard:
         if isinstance(rows, pa.Table):
             self._check_table(rows)
             return rows
-        return pa.RecordBatchReader.from_batches(rows.schema, self._check_batches(rows))
+        return make_reader(rows.schema, self._check_batches(rows))
 
     def _check_batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         for batch in read_batches(rows):

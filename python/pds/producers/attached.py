@@ -18,6 +18,7 @@ from pds.errors import DefinitionChanged, InvalidInput, InvalidType, VersionExpi
 from pds.producers.attachment import Attachment
 from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
+from pds.readers import make_reader
 from pds.streams import arrow_stream
 from pds.table import Table
 from pds.table.scan import CHANGE_COLUMNS
@@ -34,7 +35,7 @@ _FEW_KEYS = 10_000
 # look-up in a long list takes longer than to read a row more.
 _MAX_LISTED_KEYS = 1_000_000
 _MIN_ROWS_OF_LISTED_KEY = 40
-# The most bytes of keys that the driver of an engine holds. More are read again, and rows are chosen by their range.
+# The most bytes of changed keys that are held. More are read again, and rows are chosen by their range.
 _MAX_HELD_BYTES = 128 << 20
 
 
@@ -98,8 +99,7 @@ class Selection:
         """Return the chosen rows of those of the filter."""
         if self.name is None or self.values is None:
             return batch
-        rows = pc.indices_nonzero(pc.is_in(batch.column(self.name), self.values))
-        return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
+        return _take_rows(batch, pc.is_in(batch.column(self.name), self.values))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class TablePart:
             pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
             for rows in map(self.selection.take, self.task.to_reader())
         )
-        return pa.RecordBatchReader.from_batches(schema, pairs)
+        return make_reader(schema, pairs)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ChangedKeys:
     """Reads the keys."""
 
     @classmethod
-    def of(cls, read: Callable[[], Iterator[pa.RecordBatch]], most_bytes: int | None) -> ChangedKeys:
+    def of(cls, read: Callable[[], Iterator[pa.RecordBatch]], most_bytes: int) -> ChangedKeys:
         """Read keys, and hold up to so many bytes of them."""
         rows = size = 0
         held: list[pa.RecordBatch] | None = []
@@ -146,12 +146,12 @@ class ChangedKeys:
         for batch in read():
             first = batch.column(0)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if most_bytes is not None and size > most_bytes:
+            if size > most_bytes:
                 held = None
             if held is not None:
                 held.append(batch)
             has_nulls = has_nulls or first.null_count > 0
-            if most_bytes is not None and _is_discrete(first.type):
+            if _is_discrete(first.type):
                 limits = _find_limits(first if limits is None else pa.concat_arrays([limits, first]))
         if held is None:
             return cls(rows, None, limits, has_nulls, read)
@@ -234,7 +234,7 @@ class AttachedTable(Attachment):
         keys = None
         # A column of the same name may be another.
         if before is not None and (now.location, now.columns) == (before.location, before.columns):
-            keys = self._find_changed_keys(newest, before, None if stager.local_bytes is None else _MAX_HELD_BYTES)
+            keys = self._find_changed_keys(newest, before)
         if keys is not None and keys.rows == 0:
             return None
         selection = Selection() if keys is None else self._select(newest, keys)
@@ -273,7 +273,7 @@ class AttachedTable(Attachment):
         ids = {column["name"]: column["id"] for column in _parse(table)["schema"]["columns"]}
         return [ids[name] for name in (*self.key.names, *self.value.names)]
 
-    def _find_changed_keys(self, newest: Table, before: ConsumedTable, most_bytes: int | None) -> ChangedKeys | None:
+    def _find_changed_keys(self, newest: Table, before: ConsumedTable) -> ChangedKeys | None:
         """Return the key columns of the rows that changed since, or None if nobody can tell."""
         try:
             # After the table was dropped and made anew, or restored from a copy, the version is another.
@@ -281,19 +281,25 @@ class AttachedTable(Attachment):
                 return None
             older = newest.as_of(before.version)
             # The columns of another table need not be there.
-            if _parse(older)["commit_id"] != before.commit_id or self._column_ids(older) != before.columns:
+            if _parse(older)["commit_id"] != before.commit_id:
                 return None
             changes = newest.scan_changes(before.version, columns=self.key.names)
         except VersionExpired:
             return None
         schema = pa.schema([newest.schema.field(name).remove_metadata() for name in self.key.names])
+        required = [field.name for field in schema if not field.nullable]
 
         def read() -> Iterator[pa.RecordBatch]:
             for batch in changes.to_reader():
-                yield pa.RecordBatch.from_arrays(batch.select(self.key.names).columns, schema=schema)
+                keys = batch.select(self.key.names)
+                # Rows of a version without the column, which a restore brought back. No source has such a key.
+                for name in required:
+                    if keys.column(name).null_count:
+                        keys = _take_rows(keys, pc.is_valid(keys.column(name)))
+                yield pa.RecordBatch.from_arrays(keys.columns, schema=schema)
 
         try:
-            return ChangedKeys.of(read, most_bytes)
+            return ChangedKeys.of(read, _MAX_HELD_BYTES)
         except (InvalidInput, VersionExpired):
             # A restore may have made a key narrower than it is in a version.
             return None
@@ -307,12 +313,12 @@ class AttachedTable(Attachment):
                 rows = selection.take(batch)
                 yield pa.RecordBatch.from_arrays([self.key.take(rows), self.value.take(rows)], schema=schema)
 
-        return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(pairs())))
+        return arrow_stream(make_reader(schema, self._noting_failure(pairs())))
 
     def _to_stream(self, keys: ChangedKeys) -> pa.Table | pa.RecordBatchReader:
         schema = pa.schema([self.key.field])
         batches = (pa.RecordBatch.from_arrays([self.key.take(batch)], schema=schema) for batch in keys.read())
-        return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(batches)))
+        return arrow_stream(make_reader(schema, self._noting_failure(batches)))
 
     def _select(self, newest: Table, keys: ChangedKeys) -> Selection:
         """Return the rows of some keys, by the first column of the key."""
@@ -369,6 +375,11 @@ def _estimate_bytes(table: Table, rows: int) -> int:
     files: list[dict[str, int]] = _parse(table)["data_files"] or table.files().to_pylist()
     total_bytes = sum(file["size_bytes"] - file.get("footer_size", 0) for file in files)
     return rows * total_bytes // max(1, sum(file["total_rows"] for file in files))
+
+
+def _take_rows(batch: pa.RecordBatch, mask: Any) -> pa.RecordBatch:  # noqa: ANN401 an array of pyarrow
+    rows = pc.indices_nonzero(mask)
+    return pa.RecordBatch.from_arrays([take(column, rows) for column in batch.columns], schema=batch.schema)
 
 
 def _find_limits(values: Any) -> Any:  # noqa: ANN401 arrays of pyarrow

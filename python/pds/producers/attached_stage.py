@@ -21,7 +21,7 @@ from pds.producers.attachment import Attachment
 from pds.producers.graph import ConsumedTable, SourceInput
 from pds.producers.groups import take
 from pds.producers.tables import PipelineTable, read_nodes
-from pds.readers import read_scan
+from pds.readers import make_reader, read_scan
 from pds.store import native_handle
 from pds.streams import arrow_stream
 from pds.urls import join_url
@@ -214,7 +214,7 @@ class AttachedStage(Attachment):
             yield pa.RecordBatch.from_arrays([batch.column(0), batch.column(2)], schema=self._fields)
 
     def _to_stream(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | pa.RecordBatchReader:
-        return arrow_stream(pa.RecordBatchReader.from_batches(schema, self._noting_failure(batches)))
+        return arrow_stream(make_reader(schema, self._noting_failure(batches)))
 
 
 def attach(feeding: object, key: object, value: object, own: tuple[Store, str]) -> Attachment:

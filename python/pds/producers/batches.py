@@ -249,6 +249,7 @@ def _find_null(array: _ArrowArray, field: pa.Field[Any]) -> int | None:
         nulls = [None if items is None else bisect.bisect_right(valid.offsets.to_pylist(), items) - 1]
     else:
         item = _find_null(valid.flatten(), cast("Any", data_type).value_field)
-        parents: _ArrowArray = pc.list_parent_indices(valid)
-        nulls = [None if item is None else parents[item].as_py()]
+        # pyarrow has no parents of items that views share.
+        ends: _ArrowArray = pc.cumulative_sum(pc.list_value_length(valid))
+        nulls = [None if item is None else bisect.bisect_right(ends.to_pylist(), item)]
     return min((rows[row].as_py() for row in nulls if row is not None), default=None)

@@ -155,7 +155,7 @@ def _to_keys(name: str, keys: object, field: pa.Field[Any]) -> pa.Table | pa.Rec
         array = _to_array(name, list(keys), field)
     else:
         raise InvalidType(f"the keys of {name!r} must be an Arrow array or a list of keys, not {abbreviate(keys)}")
-    return pa.table({"key": array})
+    return arrow_stream(pa.table({"key": array}))
 
 
 def _align_column(name: str, keys: Any, data_type: pa.DataType) -> pa.ChunkedArray[Any]:  # noqa: ANN401 of any library

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from pds import _pds
 from pds.producers.errors import abbreviate
 
 # Strings and binaries up to this length are not counted: 65,536 of them are at most 16 MiB.
@@ -231,6 +232,7 @@ class ColumnBuilder:
     size = 0  # bytes of large values
 
     def __init__(self, field: pa.Field[Any]) -> None:
+        self._field = field
         self._type = field.type
         self._rows: list[Any] = []
         self._convert = _make_converter(field)
@@ -238,8 +240,13 @@ class ColumnBuilder:
         self._exact = None if self._is_nested else _FAMILIES[choose_family(storage_type(field.type))][1]
         self._exact_types = {self._exact, type(None)} if field.nullable else {self._exact}
         self.append: Callable[[Any], None] = self._rows.append
+        # For those who add values themselves that are collected as they are, and not counted.
+        self.flat_rows = None if self._is_nested else self._rows
+        self.nested = _pds.NestedRows.of(field) if self._is_nested else None
+        self.uncounted: int | None = None
         if self._is_nested or self._exact in {str, bytes}:
             self.append = self._append_nested if self._is_nested else self._append_sized
+            self.uncounted = UNCOUNTED_BYTES
 
     def _append_sized(self, value: _Value) -> None:
         self._rows.append(value)
@@ -247,6 +254,13 @@ class ColumnBuilder:
             self.size += len(value)
 
     def _append_nested(self, value: _Value) -> None:
+        if self.nested is not None:
+            if self.nested.append(value):
+                return
+            # The others of this column are copied in Python, so that all stay in their order.
+            self.size += self.nested.size
+            array = self.nested.take_back()
+            self._rows.extend([] if array is None else array.to_pylist())
         try:
             copy = self._convert(value)
         except Exception as error:
@@ -255,6 +269,9 @@ class ColumnBuilder:
         self.size += measure(copy)
 
     def _build(self, rows: list[Any]) -> pa.Array[Any]:
+        exact = None if self._is_nested else _pds.exact_array(rows, self._field)
+        if exact is not None:
+            return exact
         if not self._is_nested and not self._exact_types.issuperset(map(type, rows)):
             rows = [self._convert(value) for value in rows]
         array: pa.Array[Any] = pa.array(rows, self._type)
@@ -262,6 +279,9 @@ class ColumnBuilder:
 
     def finish(self) -> pa.Array[Any]:
         """Return the column, and begin the next one."""
+        nested = None if self.nested is None else self.nested.finish()
+        if nested is not None:
+            return nested
         try:
             array = self._build(self._rows)
         except Exception as cause:

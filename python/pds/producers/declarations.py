@@ -139,7 +139,8 @@ class Declarations(Summarized):
                 `min` and `max` of `aggregate` by the same expression, then read a few rows of a key that has many. With
                 `preserve` it is the order of what the function emitted. Defaults to the order of the source keys.
             order_descending: Whether the greatest comes first, of those alike that with the greatest source key.
-            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see.
+            skip_unchanged: Whether keys whose rows stay the same are left out of what the stages behind it see. With
+                `order_by` and `preserve`, a row that gets another place is not the same.
             preserve: A hook that gives the value to store for each emitted row. It may keep an earlier one.
             version: The version of the function. Raise it when the function changes: then its results are another. A
                 function whose code changed without it is a warning of the next update.

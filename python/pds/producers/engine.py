@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from pds import _pds
 from pds.errors import RemoteStoreError
-from pds.producers.running import mark_functions
+from pds.producers.running import marked_functions
+from pds.readers import make_reader
 from pds.store import native_handle
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class StageTasks:
             number: The number of the task.
             threads: How many threads encode what it writes. Defaults to one per processor.
         """
-        nodes = mark_functions(self.store, self.path, self.nodes)
-        return _pds.run_pipeline_task(native_handle(self.store), self.path, nodes, self.job, number, threads)
+        with marked_functions(self.store, self.path, self.nodes) as nodes:
+            return _pds.run_pipeline_task(native_handle(self.store), self.path, nodes, self.job, number, threads)
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class SourceRows:
                 failures.append(error)
                 raise
 
-        watched = pa.RecordBatchReader.from_batches(reader.schema, watch())
+        watched = make_reader(reader.schema, watch())
         try:
             return _pds.stage_source_rows(native_handle(self.store), self.path, self, watched, threads)
         except BaseException as error:

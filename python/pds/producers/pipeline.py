@@ -18,7 +18,7 @@ from pds.producers.explanation import Explanation, count_rows, explain
 from pds.producers.function_digests import warn_of_change
 from pds.producers.inputs import Inputs
 from pds.producers.results import PipelineCheck, UpdateResult
-from pds.producers.running import mark_functions, refuse_own_update
+from pds.producers.running import marked_functions, refuse_own_update
 from pds.producers.tables import PipelineTable, read_nodes
 from pds.producers.upkeep import Upkeep
 from pds.producers.versions import PipelineVersion, Preview, find_difference
@@ -190,8 +190,8 @@ class Pipeline(Upkeep):
     def _update(self, inputs: list[SourceInput], arguments: UpdateArguments) -> UpdateResult:
         store = self._location.store
         requests = store.metrics()["requests"]
-        nodes = mark_functions(store, self.path, self._nodes.values())
-        with self._make_inputs(arguments).used(inputs) as sources:
+        used = self._make_inputs(arguments).used(inputs)
+        with used as sources, marked_functions(store, self.path, self._nodes.values()) as nodes:
             arguments = self._warn_of_changes(arguments)
             fields = _pds.update_pipeline(self._location.handle, self.path, nodes, sources, arguments)
         return UpdateResult.of(fields, store.metrics()["requests"] - requests)
@@ -227,8 +227,9 @@ class Pipeline(Upkeep):
     def _preview(
         self, inputs: list[SourceInput], arguments: UpdateArguments, declared: list[Node] | None = None
     ) -> _pds.PreviewHandle:
-        nodes = mark_functions(self._location.store, self.path, declared or self._nodes.values())
-        with self._make_inputs(arguments).used(inputs) as sources:
+        declared = declared or list(self._nodes.values())
+        used = self._make_inputs(arguments).used(inputs)
+        with used as sources, marked_functions(self._location.store, self.path, declared) as nodes:
             return _pds.preview_pipeline(self._location.handle, self.path, nodes, sources, arguments)
 
     def check(self, *stages: str, sample: float | None = None, progress: ProgressArgument = False) -> PipelineCheck:

@@ -73,7 +73,7 @@ class PreservePass:
             try:
                 keys = to_keys(batch.column("target_key"))
                 columns = [to_python(batch.column(name)) for name in ("value", "begins", "has_earlier", "earlier")]
-            except (BadValueError, ValueError) as error:
+            except (BadValueError, OverflowError, ValueError) as error:
                 raise self._failure(None, error) from error
             # Only what a later row needs is converted. The last key may have more rows in the next batch.
             is_last = [*columns[1][1:], False]

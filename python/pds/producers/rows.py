@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from pds import _pds
 from pds.producers.convert import UNCOUNTED_BYTES, BadValueError, ColumnBuilder, measure, reject
 from pds.producers.errors import ProduceError, abbreviate, describe_error
 from pds.producers.groups import MAX_BYTES, MAX_ROWS, Chunk, Cursor, Run, make_schema, take, to_keys, to_plain
@@ -22,93 +23,62 @@ _Value = Any
 """A Python value of a row, or what a user's function returned."""
 
 
-class _Values(Iterator[Any]):
-    """The values of one group of one reader: lazy, for one pass, until the call of the function ends."""
-
-    __slots__ = ("_cursor", "_is_open", "_items")
-
-    def __init__(self, cursor: Cursor | None) -> None:
-        self._cursor = cursor
-        # Values of a chunk become Python values when the first group of the chunk is read.
-        self._items = iter(()) if cursor is None else cursor.read() if cursor.chunk.is_decoded else None
-        self._is_open = True
-
-    def __next__(self) -> _Value:
-        item: Any
-        for item in self._items or ():
-            return item
-        cursor = self._cursor
-        if not self._is_open:
-            raise RuntimeError("values were used after the call for their key ended; read them during the call")
-        if cursor is None:
-            raise StopIteration
-        self._items = cursor.read() if self._items is None else cursor.read_more()
-        for item in self._items:
-            return item
-        self._cursor = None
-        raise StopIteration
-
-    def close(self) -> None:
-        """End the values: later use raises a RuntimeError."""
-        self._is_open = False
-        self._cursor = None
-        self._items = iter(())
-
-
 class _Output:
     """The emitted rows since the last batch."""
 
-    def __init__(self, stage: str, location: str | None, schema: pa.Schema) -> None:
+    def __init__(self, function: Callable[..., object], stage: str, location: str | None, schema: pa.Schema) -> None:
         self._stage = stage
         self._location = location
         self._schema = schema
         self._columns = [ColumnBuilder(schema.field("target_key")), ColumnBuilder(schema.field("value"))]
+        self.calls = _pds.RowCalls(function, types.GeneratorType, _iterate, _check_pair, *self._columns)
         self._sources: list[pa.Array[Any]] = []
         self._chunk: Any = None
-        self._rows: list[int] = []
-        self._row = 0
         self._key_size = 0
         self.count = 0
         self.size = 0
 
-    def open(self, chunk: Chunk, row: int) -> None:
-        """Begin the rows of a source key."""
+    def _open(self, chunk: Chunk) -> None:
         if chunk is not self._chunk:
             self._take_sources()
             self._chunk = chunk
-        self._row = row
+
+    def open(self, chunk: Chunk, row: int) -> None:
+        """Begin the rows of a source key."""
+        self._open(chunk)
+        self.calls.group = row
         self._key_size = measure(chunk.keys[row])
 
     def _take_sources(self) -> None:
-        if self._rows:
-            self._sources.append(take(self._chunk.heads, pa.array(self._rows)))
-            self._rows = []
+        if self.calls.rows:
+            self._sources.append(take(self._chunk.heads, self.calls.take_groups()))
 
     def take(self, pairs: Iterator[Any]) -> bool:
         """Store pairs until the batch is full (False) or the pairs end (True)."""
-        keys, values = self._columns
-        add_key, add_value = keys.append, values.append
         limit = MAX_BYTES - self.size
         room = MAX_ROWS - self.count
         if self._key_size > UNCOUNTED_BYTES:
             room = min(room, limit // self._key_size)
-        room = max(1, room)
-        count = 0
+        rows = self.calls.rows
         try:
-            for pair in pairs:
-                if type(pair) is not tuple or len(pair) != 2:  # noqa: PLR2004 a pair
-                    _check_pair(pair)
-                add_key(pair[0])
-                add_value(pair[1])
-                count += 1
-                if count == room or keys.size + values.size >= limit:
-                    return False
-            return True
+            return self.calls.take(pairs, max(1, room), max(0, limit))
         finally:
-            self._rows.extend([self._row] * count)
+            count = self.calls.rows - rows
             self.count += count
             if self._key_size > UNCOUNTED_BYTES:
                 self.size += self._key_size * count
+
+    def call(self, chunk: Chunk, end: int) -> bool:
+        """Store the pairs of groups of a chunk, until the batch is full (False) or they end (True).
+
+        They are those from `calls.group` to `end`. All their values are in the chunk, and their keys are small.
+        """
+        self._open(chunk)
+        rows = self.calls.rows
+        try:
+            return self.calls.call(chunk, end, max(1, MAX_ROWS - self.count), max(0, MAX_BYTES - self.size))
+        finally:
+            self.count += self.calls.rows - rows
 
     def finish(self) -> pa.RecordBatch:
         """Return the rows as a batch, and begin the next one."""
@@ -143,6 +113,10 @@ def _iterate(result: _Value) -> Iterator[Any]:
     return iter(result)
 
 
+def _cause_of(error: Exception) -> BaseException:
+    return error.__cause__ or error if isinstance(error, BadValueError) else error
+
+
 class _Call:
     """One call of the user's function."""
 
@@ -152,7 +126,7 @@ class _Call:
         self, function: Callable[..., Iterable[Any] | None], key: _Value, cursors: list[Cursor | None]
     ) -> None:
         self._function = function
-        self._values = [_Values(cursor) for cursor in cursors]
+        self._values = [_pds.RowValues(cursor) for cursor in cursors]
         self.key = key
         self.pairs: Any = None
         self.is_done = False
@@ -163,6 +137,11 @@ class _Call:
         if pairs is None:
             pairs = self.pairs = _iterate(self._function(self.key, *self._values))
         return cast("Iterator[Any]", pairs)
+
+    def check_values(self) -> None:
+        """Raise an error of the values that the function has caught: it would take it for their end."""
+        for values in self._values:
+            values.check()
 
     def close(self) -> None:
         """End the values, and a generator that did not end."""
@@ -209,7 +188,7 @@ class RowFunction:
         self._new_output()
 
     def _new_output(self) -> _Output:
-        return _Output(self._stage, locate_function(self._function), self._schema)
+        return _Output(self._function, self._stage, locate_function(self._function), self._schema)
 
     def __call__(self, readers: Sequence[pa.RecordBatchReader]) -> Iterator[pa.RecordBatch]:
         """Call the function for every group, and yield batches of emitted rows in the order of emission.
@@ -236,6 +215,8 @@ class RowFunction:
             for feeder in feeders:
                 feeder.advance()
             while driver.advance():
+                if not feeders and driver.ends_in_chunk and not driver.chunk.has_large_keys:
+                    yield from self._call_groups(driver, output, run)
                 matches: list[Cursor | None] = [driver]
                 if feeders:
                     identity = driver.chunk.identities[driver.group]
@@ -262,10 +243,36 @@ class RowFunction:
         finally:
             run.resume()
 
+    def _call_groups(self, driver: Cursor, output: _Output, run: Run) -> Iterator[pa.RecordBatch]:
+        """Call the function for the groups that end in the chunk: all but the last one, which is the next."""
+        chunk, calls = driver.chunk, output.calls
+        self._read_key(driver)
+        calls.group, last = driver.group, len(chunk.starts) - 1
+        try:
+            while not self._call(chunk, last, output):
+                batch = output.finish()
+                run.resume()
+                yield batch
+                run.pause()
+        finally:
+            calls.close()
+        driver.group = last
+
+    def _call(self, chunk: Chunk, end: int, output: _Output) -> bool:
+        calls = output.calls
+        try:
+            return output.call(chunk, end)
+        except Exception as error:  # noqa: BLE001 every error becomes a ProduceError
+            raise self._error(error, chunk.keys[calls.group], calls.pairs) from _cause_of(error)
+
+    def _error(self, error: Exception, key: _Value, pairs: _Value) -> ProduceError:
+        reason = str(error) if isinstance(error, BadValueError) else describe_error(error)
+        return ProduceError(self._stage, to_plain(key), reason, locate_error(error, self._function, pairs))
+
     def _read_key(self, driver: Cursor) -> _Value:
         try:
             return driver.chunk.keys[driver.group]
-        except (BadValueError, ValueError) as error:
+        except (BadValueError, OverflowError, ValueError) as error:
             reason = f"a key cannot become a Python value: {error}; use batch=True"
             raise ProduceError(self._stage, None, reason, locate_function(self._function)) from error
 
@@ -273,14 +280,11 @@ class RowFunction:
         """Store pairs of a call until the output is full (False) or the pairs end (True)."""
         try:
             is_done = call.is_done = output.take(call.start())
+            call.check_values()
         except Exception as error:  # noqa: BLE001 every error becomes a ProduceError
             if run.failure is not None:
                 raise run.failure from run.failure.__cause__
-            is_bad_value = isinstance(error, BadValueError)
-            reason = str(error) if is_bad_value else describe_error(error)
-            location = locate_error(error, self._function, call.pairs)
-            cause = error.__cause__ or error if is_bad_value else error
-            raise ProduceError(self._stage, to_plain(call.key), reason, location) from cause
+            raise self._error(error, call.key, call.pairs) from _cause_of(error)
         if run.failure is not None:
             raise run.failure
         return is_done

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pds.errors import InvalidInput
+from pds.producers.interrupts import RunningFunctions, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,17 +40,22 @@ def refuse_own_update(store: Store, path: str) -> None:
         raise InvalidInput(message, path=path)
 
 
-def mark_functions(store: Store, path: str, nodes: Iterable[Node]) -> list[Node]:
-    """Return the sources and stages with functions during which `refuse_own_update` refuses this pipeline."""
+@contextmanager
+def marked_functions(store: Store, path: str, nodes: Iterable[Node]) -> Iterator[list[Node]]:
+    """Run a call of the engine with nodes during whose functions `refuse_own_update` refuses this pipeline.
+
+    The functions end with the call if it is interrupted.
+    """
     # Those that wait for the caller wait for these functions, too.
     waiting = (*_WAITING.get(), (store, path))
-    return [
-        node._replace(
-            function=None if node.function is None else _Marked(waiting, node.function),
-            preserve=None if node.preserve is None else _Marked(waiting, node.preserve),
-        )
-        for node in nodes
-    ]
+    with interruptible() as running:
+        yield [
+            node._replace(
+                function=None if node.function is None else _Marked(waiting, running, node.function),
+                preserve=None if node.preserve is None else _Marked(waiting, running, node.preserve),
+            )
+            for node in nodes
+        ]
 
 
 @contextmanager
@@ -66,11 +72,12 @@ class _Marked:
     """The function or the hook of a stage, during which pipelines wait."""
 
     waiting: Waiting
+    running: RunningFunctions
     function: Callable[..., Any]
 
     def __call__(self, *arguments: object) -> _MarkedBatches:
-        with _waited_for(self.waiting):
-            return _MarkedBatches(self.waiting, self.function(*arguments))
+        with _waited_for(self.waiting), self.running.entered():
+            return _MarkedBatches(self.waiting, self.running, self.function(*arguments))
 
 
 @dataclass(frozen=True)
@@ -78,9 +85,13 @@ class _MarkedBatches:
     """What a function gives; most of its work is done when a batch is asked for."""
 
     waiting: Waiting
+    running: RunningFunctions
     batches: Any
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.running.watch(self._make())
+
+    def _make(self) -> Iterator[pa.RecordBatch]:
         with _waited_for(self.waiting):
             batches = iter(self.batches)
         while True:
@@ -93,5 +104,6 @@ class _MarkedBatches:
 
     def get_state(self) -> str:
         """Return the state of a hook after its last row."""
-        state: str = self.batches.get_state()
+        with self.running.entered():
+            state: str = self.batches.get_state()
         return state

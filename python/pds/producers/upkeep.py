@@ -64,6 +64,9 @@ class Upkeep(Declarations):
     def rename(self, old: str, new: str) -> int:
         """Give a source or stage of the stored pipeline another name. Declare it by that name from then on.
 
+        In a `join_rows` a value that is no struct is a field with the name of its feeder. If that gets another name, so
+        does the field: updates ask for a `rebuild` of the join, which makes new tables for it.
+
         Returns:
             The new version.
 

@@ -3,9 +3,9 @@
 ``write_dataset`` publishes a DataFrame as one dataset, exactly once, even if tasks or executors fail.
 ``read_dataset`` reads a dataset as a DataFrame. ``append``, ``overwrite``, ``upsert`` and ``merge`` commit a DataFrame
 to a table, once in the same way; ``delete`` deletes rows of a table, ``compact`` and ``sort`` rewrite its files,
-``verify`` reads every byte of it, and ``read_table`` and ``scan_changes`` read its rows. ``SparkEngine`` computes the
-stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the Open Data Fabric. ``enable`` sets what makes
-``format("pds")`` fast in a session.
+``vacuum`` removes what no version needs, ``verify`` reads every byte of it, and ``read_table`` and ``scan_changes``
+read its rows. ``SparkEngine`` computes the stages of a pipeline. ``ingest`` appends a DataFrame to a dataset of the
+Open Data Fabric. ``enable`` sets what makes ``format("pds")`` fast in a session.
 All use only the DataFrame API, so they work in classic and in Connect sessions. The wheel must be installed on the
 executors. Tables are a data source of Spark, too: ``format("pds")``, described in ``docs/spark.md``.
 
@@ -43,6 +43,7 @@ __all__ = [
     "scan_changes",
     "sort",
     "upsert",
+    "vacuum",
     "verify",
     "write_dataset",
 ]
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from pds.spark.change_feed import scan_changes
     from pds.spark.changes import delete, merge, upsert
     from pds.spark.engine import SparkEngine
-    from pds.spark.maintenance import compact, sort, verify
+    from pds.spark.maintenance import compact, sort, vacuum, verify
     from pds.spark.read import read_dataset
     from pds.spark.session import EnabledSettings, enable
     from pds.spark.slices import ingest
@@ -82,6 +83,7 @@ _MODULE_OF = {
     "scan_changes": "pds.spark.change_feed",
     "sort": "pds.spark.maintenance",
     "upsert": "pds.spark.changes",
+    "vacuum": "pds.spark.maintenance",
     "verify": "pds.spark.maintenance",
     "write_dataset": "pds.spark.write",
 }

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 its usual name
@@ -30,13 +30,15 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from pds import _pds
 from pds.errors import CommitConflict, InvalidInput, NotFound, RemoteStoreError, TransactionExpired
+from pds.spark.jobs import flatten, run_tasks
 from pds.spark.options import TASK_SIZES
 from pds.spark.schema import check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.stage import stage_plan
 from pds.spark.table import check_table
-from pds.spark.tasks import SentTasks, choose_attempts, freeze_worker_gc, send_tasks, task_context
+from pds.spark.tasks import choose_attempts
 from pds.spark.write import check_frame, is_case_sensitive
 from pds.table.checks import check_names
 from pds.table.merge import Merge
@@ -47,22 +49,26 @@ from pds.table.task_changes import (
     MergeTask,
     StagedSource,
     TaskChange,
+    UnmatchedTask,
     UpsertTask,
     commit_options,
     deletes_by_key,
     key_columns,
+    opened_columns,
     staged_sizes,
     stages_source,
+    with_opened_names,
 )
-from pds.table.tasks import pack_columns
+from pds.table.tasks import pack_columns, split_search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame, SparkSession
 
     from pds import Table
+    from pds._pds import TableHandle
     from pds.progress import ProgressArgument
     from pds.table.merge import MergeClause
     from pds.table.options import CommitOptions
@@ -79,15 +85,6 @@ _MAX_SOURCE_ROWS: Final = 1 << 20
 _MAX_SOURCE_BYTES: Final = 32 << 20
 # The most tasks that search together, unless the source has more parts.
 _MAX_SEARCH_TASKS: Final = 512
-
-_DDL: Final = "task int, messages array<binary>"
-_MESSAGES: Final = pa.schema([pa.field("task", pa.int32()), pa.field("messages", pa.list_(pa.binary()))])
-
-
-class _Task(Protocol):
-    """What a task does."""
-
-    def run(self, threads: int | None = None) -> list[bytes]: ...
 
 
 def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
@@ -114,14 +111,14 @@ def delete(spark: SparkSession, table: Table, where: Where) -> CommitResult:
         pyspark.errors.PySparkException: The job failed. The table is unchanged.
     """
     check_table(table)
-    options = commit_options(table)
+    options, opened = commit_options(table), opened_columns(table)
     searches = _count_searches(options)
     while True:
         searches -= 1
-        change = TaskChange(table.refresh(), options, where=where)
-        tasks = change.snapshot.scan_tasks([], where=where, **TASK_SIZES)
+        change = TaskChange(table.refresh(), options, opened, where=where)
+        tasks = split_search(change.snapshot, where, **TASK_SIZES)
         if len(tasks) < 2 or deletes_by_key(change.snapshot, where):  # noqa: PLR2004 one task alone
-            return table.delete(where)
+            return change.delete()
         messages = flatten(run_tasks(spark, [DeleteTask(task) for task in tasks]))
         try:
             return change.commit(messages)
@@ -169,8 +166,8 @@ def merge(df: DataFrame, table: Table, on: str | Sequence[str] | None = None) ->
 
         pds.spark.merge(df, table, on="id").when_matched_update_all().when_not_matched_insert_all().execute()
 
-    The clauses are those of ``Table.merge``; ``now()`` is the time at which the merge begins. With a clause of rows
-    that do not match by source, every task holds the whole source.
+    The clauses are those of ``Table.merge``; ``now()`` is the time at which the merge begins. A task holds a part of
+    the source, of a million rows or 32 MiB, also where a clause is about rows that do not match by source.
 
     Args:
         df: A batch DataFrame of a classic or a Connect session. It may have columns that the table does not have, of
@@ -218,26 +215,29 @@ def _merge(
     df: DataFrame, table: Table, on: list[str] | None, clauses: list[MergeClause] | None, options: CommitOptions
 ) -> CommitResult:
     """Upsert without clauses; else merge."""
-    schema = check_frame(df)
+    schema, opened = check_frame(df), opened_columns(table)
     write, replay = StagedWrite.begin(
         table, overwrite=False, where=None, idempotency_key=options.idempotency_key, if_version=options.if_version
     )
     if replay is not None:
         return replay
     # The rows are shuffled and matched by the same names, whatever becomes of the columns meanwhile.
-    key = key_columns(table) if on is None else on
+    snapshot = with_opened_names(table, opened)
+    key = key_columns(snapshot) if on is None else on
+    writes_all = clauses is None or any(clause.assignments == [] for clause in clauses)
+    write.check_names(schema.names if writes_all else key)
     if clauses is None:
-        schema = fit_to_table(schema, table.schema, case_sensitive=is_case_sensitive(df))
+        schema = fit_to_table(schema, snapshot.schema, case_sensitive=is_case_sensitive(df))
     else:
         # Clauses compute with the other columns as they are, unless one writes all.
-        writes_all = any(clause.assignments == [] for clause in clauses)
-        columns = pa.schema([field for field in table.schema if writes_all or field.name in key])
+        columns = pa.schema([field for field in snapshot.schema if writes_all or field.name in key])
         schema = fit_to_table(schema, columns, case_sensitive=True)
-        write = stages_source(write, table, schema)
-    change = _Merge(df.sparkSession, table, write, key or on, clauses, time.time_ns() // 1000)
+        write = stages_source(write, snapshot, schema)
+    change = _Merge(df.sparkSession, table, opened, write, key or on, clauses, time.time_ns() // 1000)
     check_columns(write, schema)
     # Raises what is wrong with the key and the clauses.
-    change.make_task(pack_columns(table), [], has_all_files=True).run()
+    change.check(snapshot)
+    change.make_task(pack_columns(snapshot), [], has_all_files=True).run()
     for name in key:
         if name not in schema.names:
             raise InvalidInput(f"missing key column {name!r} in the data; rows are matched by it")
@@ -299,6 +299,8 @@ class _Merge:
 
     spark: SparkSession
     table: Table
+    # By its names the source and the clauses name columns.
+    opened: TableHandle
     write: StagedWrite
     on: list[str] | None
     clauses: list[MergeClause] | None
@@ -313,7 +315,8 @@ class _Merge:
             searches = _count_searches(options)
             while True:
                 searches -= 1
-                change = TaskChange(self.table.refresh(), options)
+                change = TaskChange(self.table.refresh(), options, self.opened)
+                self.check(change.snapshot)
                 messages = self._search(change, sources)
                 may_be_committed = True
                 try:
@@ -330,16 +333,27 @@ class _Merge:
                 with contextlib.suppress(RemoteStoreError):
                     self.write.discard(lists)
 
-    def make_task(self, target: bytes, lists: list[bytes], *, has_all_files: bool) -> UpsertTask | MergeTask:
+    def check(self, snapshot: Table) -> None:
+        """Check that the clauses mean with the columns of a snapshot what they meant when they were written."""
+        if self.clauses is not None:
+            _pds.check_merge(self.opened, self.make_part(pack_columns(snapshot), []))
+
+    def make_task(
+        self, target: bytes, lists: list[bytes], *, has_all_files: bool, reports_matches: bool = False
+    ) -> UpsertTask | MergeTask:
         """Return the task of a part of the table's files and a part of the staged rows."""
-        store, path, options = self.table.store, self.table.path, self.write.options
-        part = MergePart(target, self.write.task, lists, self.on, self.clauses or [], self.now, options)
-        return UpsertTask(store, path, part) if self.clauses is None else MergeTask(store, path, part, has_all_files)
+        store, path, part = self.table.store, self.table.path, self.make_part(target, lists)
+        if self.clauses is None:
+            return UpsertTask(store, path, part)
+        return MergeTask(store, path, part, has_all_files, reports_matches)
+
+    def make_part(self, target: bytes, lists: list[bytes]) -> MergePart:
+        """Return a part of the table's files with a part of the staged rows."""
+        options = self.write.options
+        return MergePart(target, self.write.task, lists, self.on, self.clauses or [], self.now, options)
 
     def _group(self, lists: list[bytes]) -> list[list[bytes]]:
         """Group lists of staged rows, each group for tasks of its own."""
-        if self._has_by_source:
-            return [lists]
         groups: list[list[bytes]] = []
         most_bytes = _MAX_SOURCE_BYTES if self.clauses is not None else float("inf")
         rows = size = 0
@@ -354,19 +368,47 @@ class _Merge:
     @property
     def can_prune(self) -> bool:
         """Whether a part of the source may need only some files if its keys are a range."""
-        return self.table.file_count > 1 and not self._has_by_source
+        return self.table.file_count > 1
 
-    @property
-    def _has_by_source(self) -> bool:
-        """Whether a clause is about rows that the source does not have."""
-        return any(clause.rows == "not_matched_by_source" for clause in self.clauses or ())
+    def _select(self, *, by_source: bool) -> list[MergeClause]:
+        """Return the clauses about rows that the source does not have, or the others."""
+        return [clause for clause in self.clauses or () if (clause.rows == "not_matched_by_source") == by_source]
 
     def _search(self, change: TaskChange, parts: list[list[bytes]]) -> list[bytes]:
         """Return what the tasks of one version have found and written."""
-        source = StagedSource(self.write.task, parts, self.on, self.clauses is not None, self._has_by_source)
+        if not self._select(by_source=True):
+            return self.match_rows(change, parts, reads_all=False)
+        if len(parts) < 2:  # noqa: PLR2004 tasks can have the whole source
+            return self.match_rows(change, parts or [[]], reads_all=True)
+        matching = replace(self, clauses=self._select(by_source=False))
+        messages = matching.match_rows(change, parts, reads_all=False, reports_matches=True)
+        try:
+            return messages + flatten(run_tasks(self.spark, self._make_unmatched(change, messages)))
+        except BaseException:
+            with contextlib.suppress(RemoteStoreError):
+                change.discard(messages)
+            raise
+
+    def _make_unmatched(self, change: TaskChange, messages: list[bytes]) -> list[UnmatchedTask]:
+        """Return the tasks that change the rows that no part of the source has."""
+        by_source = replace(self, clauses=self._select(by_source=True))
+        store, path = self.table.store, self.table.path
+        return [
+            UnmatchedTask(store, path, by_source.make_part(target, []), matched)
+            for target, matched in change.split_all(TASK_SIZES, _MAX_SEARCH_TASKS, messages)
+        ]
+
+    def match_rows(
+        self, change: TaskChange, parts: list[list[bytes]], *, reads_all: bool, reports_matches: bool = False
+    ) -> list[bytes]:
+        """Return what the tasks for the rows of the source have found and written."""
+        source = StagedSource(self.write.task, parts, self.on, self.clauses is not None, reads_all)
         targets = change.split(source, TASK_SIZES, max(_MAX_SEARCH_TASKS, 2 * len(parts)))
         tasks = [
-            [self.make_task(target, lists, has_all_files=len(of_part) == 1) for target in of_part]
+            [
+                self.make_task(target, lists, has_all_files=len(of_part) == 1, reports_matches=reports_matches)
+                for target in of_part
+            ]
             for lists, of_part in zip(parts, targets, strict=True)
         ]
         by_task = iter(run_tasks(self.spark, [task for of_part in tasks for task in of_part]))
@@ -387,36 +429,3 @@ class _Merge:
             with contextlib.suppress(RemoteStoreError):
                 change.discard(messages)
             raise
-
-
-def flatten(by_task: list[list[bytes]]) -> list[bytes]:
-    """Return the messages of all tasks."""
-    return [message for messages in by_task for message in messages]
-
-
-def run_tasks(spark: SparkSession, tasks: Sequence[_Task]) -> list[list[bytes]]:
-    """Run tasks by a job, and return the messages of each."""
-    if not tasks:
-        return []
-    rows, sent = send_tasks(spark, tasks)
-    results = rows.mapInArrow(RunTasks(sent), _DDL).collect()
-    messages = {row.task: [bytes(message) for message in row.messages] for row in results}
-    # Fails if Spark has lost one.
-    return [messages[number] for number in range(len(tasks))]
-
-
-@dataclass(frozen=True)
-class RunTasks:
-    """Runs tasks, and yields their messages."""
-
-    tasks: SentTasks[_Task]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks in the batches; a function for ``mapInArrow``."""
-        freeze_worker_gc()
-        threads = task_context().cpus()
-        for batch in batches:
-            for number, task in self.tasks.take(batch):
-                columns: list[list[Any]] = [[number], [task.run(threads)]]
-                arrays = [pa.array(column, field.type) for column, field in zip(columns, _MESSAGES, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=_MESSAGES)

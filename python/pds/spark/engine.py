@@ -31,6 +31,7 @@ from pds.errors import (
 )
 from pds.producers.engine import BoundEngine, SourceRows, StageTasks
 from pds.producers.errors import ProduceError
+from pds.readers import make_reader
 from pds.spark.functions import PickledStage, pickle_stage
 from pds.spark.schema import align_to_schema, check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
@@ -285,6 +286,6 @@ class StageRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the batches of one partition; a function for ``mapInArrow``."""
         freeze_worker_gc()
-        reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
+        reader = make_reader(self.schema, align_to_schema(batches, self.schema))
         context = task_context()
         yield _report(context.partitionId(), lambda: self.target.stage(reader, context.cpus()))

@@ -7,33 +7,40 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from pds.defaults import RETENTION
 from pds.errors import CommitConflict, TransactionExpired
-from pds.spark.changes import flatten, run_tasks
+from pds.flags import require_bool
+from pds.spark.jobs import flatten, run_tasks
 from pds.spark.options import TASK_SIZES
 from pds.spark.table import check_table
 from pds.table.results import VerifyResult
 from pds.table.rewrite_tasks import Rewrite
 from pds.table.sort_tasks import Sort
 from pds.table.tasks import split_verification
+from pds.table.vacuum_tasks import Vacuum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     import pyarrow.compute as pc
     from pyspark.sql import SparkSession
 
+    import pds
     from pds import Table
     from pds.table.results import CommitResult
     from pds.table.tasks import ScanTask
 
     Where = str | pc.Expression
 
-__all__ = ["compact", "sort", "verify"]
+__all__ = ["compact", "sort", "vacuum", "verify"]
 
 # The most groups of files of a job: then they are committed.
 _GROUPS: Final = 128
 # Each range of a sort reads a page or more of each run, so few large runs cost less. A task spills what it cannot hold.
 _SORT_SIZES: Final = {"count": 128, "min_bytes": 64 << 20, "max_bytes": 1 << 30}
+# S3 removes files by the thousand, and manifests one by one.
+_REMOVALS: Final = {"objects": 2000, "max_tasks": 128}
 
 
 def compact(
@@ -118,6 +125,43 @@ def sort(
         plan.discard()
         raise
     return plan.commit(messages)
+
+
+def vacuum(
+    spark: SparkSession, table: Table, retention: timedelta = RETENTION, *, dry_run: bool = False
+) -> pds.VacuumResult:
+    """Remove versions that were replaced longer ago than ``retention``, and the objects that only they reference.
+
+    The driver commits, lists the objects and decides which go, by the rules of ``Table.vacuum``; tasks remove them. So
+    few objects that one task would remove them are removed by the driver.
+
+    Args:
+        spark: A classic or a Connect session.
+        table: The table, which then shows the newest version. The executors must be able to reach its store.
+        retention: As for ``Table.vacuum``.
+        dry_run: As for ``Table.vacuum``; it starts no job.
+
+    Returns:
+        As ``Table.vacuum``.
+
+    Raises:
+        InvalidInput, InvalidType: An argument is not valid, or the store cannot be sent to the executors; or as
+            ``Table.vacuum``.
+        InvalidPath, CommitConflict, CommitStateUnknown, ExportConflict: As ``Table.vacuum``.
+        pyspark.errors.PySparkException: The job failed. No version needs what is left: the next vacuum removes it.
+    """
+    check_table(table)
+    require_bool("dry_run", dry_run)
+    if dry_run:
+        return table.vacuum(retention, dry_run=True)
+    committed = Vacuum(table, retention, **_REMOVALS)
+    if len(committed.tasks) > 1:
+        run_tasks(spark, committed.tasks)
+    else:
+        for task in committed.tasks:
+            task.run()
+    committed.end()
+    return committed.result
 
 
 def verify(spark: SparkSession, table: Table) -> VerifyResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FEED",
     "FEED_OPTIONS",
+    "LIMIT_OPTIONS",
     "READ_OPTIONS",
     "START_OPTIONS",
     "STREAM_OPTIONS",
@@ -28,6 +30,7 @@ __all__ = [
     "find_end",
     "find_snapshot",
     "find_start",
+    "parse_bytes",
     "parse_columns",
     "parse_flag",
     "parse_positive",
@@ -39,10 +42,14 @@ READ_OPTIONS: Final = ("version", "versionAsOf", "timestamp", "timestampAsOf", "
 START_OPTIONS: Final = ("startingVersion", "startingTimestamp")
 _END: Final = ("endingVersion", "endingTimestamp")
 FEED_OPTIONS: Final = (FEED, *START_OPTIONS, *_END, "columns")
-STREAM_OPTIONS: Final = (*START_OPTIONS, FEED, "ignoreDeletes", "skipChangeCommits", "maxFilesPerTrigger", "columns")
+# Those of a batch of a stream.
+LIMIT_OPTIONS: Final = ("maxFilesPerTrigger", "maxBytesPerTrigger")
+STREAM_OPTIONS: Final = (*START_OPTIONS, FEED, "ignoreDeletes", "skipChangeCommits", *LIMIT_OPTIONS, "columns")
 # Fewer and smaller tasks would cost more to start than to run.
 TASK_SIZES: Final = {"count": 128, "min_bytes": 16 << 20, "max_bytes": 128 << 20}
 
+# As Spark writes sizes.
+_UNITS: Final = {unit: 1 << 10 * power for power, unit in enumerate("bkmgtp")}
 _STORAGE: Final = "storage."
 # Each option of a kind under the name that users of Delta know, too.
 _VERSION: Final = ("version", "versionAsOf")
@@ -252,3 +259,19 @@ def parse_positive(options: Mapping[str, str], name: str) -> int | None:
     if not value.isdecimal() or int(value) == 0:
         raise InvalidInput(f"the option {name} must be a number above 0, not {value!r}")
     return int(value)
+
+
+def parse_bytes(options: Mapping[str, str], name: str) -> int | None:
+    """Return an option that is a number of bytes above 0, or a size in Spark's notation; None without it.
+
+    Raises:
+        InvalidInput: It is not.
+    """
+    value = options.get(name)
+    if value is None:
+        return None
+    size = re.fullmatch(r"([0-9]+)(?:(b)|([kmgtp])b?)?", value.strip().lower())
+    count = 0 if size is None else int(size[1]) * _UNITS[size[3] or "b"]
+    if not 0 < count < 1 << 63:
+        raise InvalidInput(f"the option {name} must be a number of bytes, or a size such as 512m or 10g, not {value!r}")
+    return count

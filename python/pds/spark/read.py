@@ -1,6 +1,7 @@
 """Reads a dataset as a DataFrame: every task opens its own parts.
 
-The driver reads the manifest and the footers of the parts, and assigns parts to tasks. The DataFrame has the dataset
+The driver reads the manifest and the footers of the parts, and assigns parts to tasks; a part that is much larger than
+a task is read by several, each its share of the row groups. The DataFrame has the dataset
 that existed when `read_dataset` ran. If the dataset is replaced, an action on the DataFrame fails and never returns
 rows of two datasets.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pds import ParquetDatasetStore
+from pds.dataset_arguments import PartSelection
 from pds.spark.schema import frame_schema, worker_schema
 from pds.spark.tasks import ReadParts
 from pds.spark.write import require_shippable
@@ -67,23 +69,26 @@ def read_dataset(
     names = None if columns is None else tuple(columns)
     first_part = datasets.read_part(key, manifest, 0, names, part_index=part_index)
     schema = frame_schema(first_part.schema)
-    tasks = _group_parts(part_index.sizes)
+    tasks = _group_parts(part_index.sizes, part_index.row_groups)
     read = ReadParts(datasets, key, manifest, part_index, names, worker_schema(schema), tasks)
     numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
     return numbers.mapInArrow(read, schema)
 
 
-def _group_parts(sizes_bytes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Group neighboring parts into tasks of about the same size; a task has the indices of its parts."""
+def _group_parts(sizes_bytes: Sequence[int], row_groups: Sequence[int]) -> tuple[tuple[PartSelection, ...], ...]:
+    """Group neighboring parts, and shares of large ones, into tasks of about the same size."""
     limit_bytes = min(max(sum(sizes_bytes) // _TASKS, _MIN_TASK_BYTES), _MAX_TASK_BYTES)
-    tasks: list[tuple[int, ...]] = []
-    group: list[int] = []
+    tasks: list[tuple[PartSelection, ...]] = []
+    group: list[PartSelection] = []
     group_bytes = 0
     for part, part_bytes in enumerate(sizes_bytes):
-        if group and group_bytes + part_bytes > limit_bytes:
-            tasks.append(tuple(group))
-            group, group_bytes = [], 0
-        group.append(part)
-        group_bytes += part_bytes
+        count = max(1, min((part_bytes + limit_bytes // 2) // limit_bytes, row_groups[part]))
+        share_bytes = -(-part_bytes // count)
+        for number in range(count):
+            if group and group_bytes + share_bytes > limit_bytes:
+                tasks.append(tuple(group))
+                group, group_bytes = [], 0
+            group.append(PartSelection(part, (number, count) if count > 1 else None))
+            group_bytes += share_bytes
     tasks.append(tuple(group))
     return tuple(tasks)

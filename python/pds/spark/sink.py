@@ -12,19 +12,20 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pds import Store, Table
 from pds.errors import AlreadyExists, InvalidInput, NotFound
+from pds.readers import make_reader
 from pds.spark.options import TablePlace, check_options, parse_positive
 from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit_to_table
-from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
+from pds.spark.tasks import check_messages, freeze_worker_gc, task_context, warn_of_exports
 from pds.table.staged import StagedWrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 __all__ = ["StagedFiles", "TableWriter"]
@@ -65,7 +66,7 @@ class TableWriter(DataSourceArrowWriter):
         self._is_replayed = replay is not None
         written = dataset_schema(schema, case_sensitive=True)
         # A process that plans does not know the session; by default it is not case-sensitive.
-        self._schema = fit_to_table(written, table.schema, case_sensitive=False)
+        self._schema = fit_to_table(written, self._write.schema, case_sensitive=False)
         if not self._is_replayed:
             check_columns(self._write, self._schema)
 
@@ -75,14 +76,19 @@ class TableWriter(DataSourceArrowWriter):
         context = task_context()
         if self._is_replayed:
             return StagedFiles(context.partitionId(), b"")
-        reader = pa.RecordBatchReader.from_batches(self._schema, align_to_schema(iterator, self._schema))
+        reader = make_reader(self._schema, align_to_schema(iterator, self._schema))
         return StagedFiles(context.partitionId(), self._write.stage(reader, context.cpus()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what all partitions have staged, in their order."""
+        """Commit what all partitions have staged, in their order.
+
+        Raises:
+            RemoteStoreError: A task has no message; see `check_messages`.
+        """
         if not self._is_replayed:
+            staged = sorted(check_messages(messages, StagedFiles), key=lambda staged: staged.task)
             table = Table(self._write.store, self._write.path)
-            warn_of_exports(self._write.commit_once(table, [staged.files for staged in _staged(messages)]))
+            warn_of_exports(self._write.commit_once(table, [each.files for each in staged]))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove what the tasks that ended have staged, if others failed.
@@ -90,7 +96,7 @@ class TableWriter(DataSourceArrowWriter):
         Spark calls this after a commit that failed, too, whose outcome may be unknown.
         """
         if None in messages and not self._is_replayed:
-            self._write.discard([staged.files for staged in _staged(messages)])
+            self._write.discard([staged.files for staged in messages if isinstance(staged, StagedFiles)])
 
 
 def _create(place: TablePlace, schema: pa.Schema) -> Table:
@@ -99,7 +105,3 @@ def _create(place: TablePlace, schema: pa.Schema) -> Table:
         return Table.create(store, path, schema)
     except AlreadyExists:
         return Table(store, path)
-
-
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
-    return sorted((staged for staged in messages if isinstance(staged, StagedFiles)), key=lambda staged: staged.task)

@@ -22,7 +22,8 @@ from pds import ParquetDatasetStore, StagedPart
 from pds.errors import CommitConflict, InvalidInput, InvalidType, NotFound, RemoteStoreError
 from pds.odf import Dataset
 from pds.odf.shared_ingest import SharedIngest
-from pds.spark.changes import flatten, run_tasks
+from pds.readers import make_reader
+from pds.spark.jobs import flatten, run_tasks
 from pds.spark.schema import align_to_schema, fit_to_table
 from pds.spark.tasks import choose_attempts
 from pds.spark.write import check_frame, prepare_parts, publish, require_shippable
@@ -190,7 +191,7 @@ class _CountedRows:
             for part in parts
         )
         batches = (batch for reader in readers for batch in align_to_schema(reader, self.schema))
-        return pa.RecordBatchReader.from_batches(self.schema, batches)
+        return make_reader(self.schema, batches)
 
 
 def _write_rows(df: DataFrame, datasets: ParquetDatasetStore, key: str, schema: pa.Schema) -> _CountedRows:

@@ -8,27 +8,34 @@ retried, runs twice or is lost with its executor does not change the result.
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
-from pds.errors import RemoteStoreError
+from pds.arguments import check_schema_mode
+from pds.errors import InvalidInput, RemoteStoreError
+from pds.readers import make_reader
+from pds.spark.jobs import flatten, run_tasks
+from pds.spark.options import TASK_SIZES
 from pds.spark.schema import align_to_schema, check_columns, fit_to_table
 from pds.spark.settings import batch_limit_settings, batch_limits
 from pds.spark.table import check_table
 from pds.spark.tasks import choose_attempts, freeze_worker_gc, task_context
 from pds.spark.write import check_frame, is_case_sensitive
 from pds.table.staged import StagedWrite
+from pds.table.task_changes import ReplacedSearch, with_opened_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow.compute as pc
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from pds import Table
     from pds.table.results import CommitResult
+    from pds.table.staged import ReplacedRows
 
     Where = str | pc.Expression
 
@@ -40,7 +47,12 @@ _MESSAGE: Final = pa.schema(_MESSAGE_TYPES)
 
 
 def append(
-    df: DataFrame, table: Table, *, idempotency_key: str | None = None, if_version: int | None = None
+    df: DataFrame,
+    table: Table,
+    *,
+    schema_mode: Literal["strict", "merge"] = "strict",
+    idempotency_key: str | None = None,
+    if_version: int | None = None,
 ) -> CommitResult:
     """Append the rows of a DataFrame to a table, by one commit.
 
@@ -53,6 +65,9 @@ def append(
             the session is case-sensitive, and missing ones are null.
         table: The table, which then shows the new version. The executors must be able to reach its store. The store's
             options, including credentials that were passed, are sent to the executors.
+        schema_mode: As for ``Table.append``: ``"merge"`` adds columns that the table does not have, in the same commit.
+            What is added is decided before the job starts. A type of Spark that Arrow does not have, such as
+            ``variant``, is added as the type in which its values are stored.
         idempotency_key: As for ``Table.append``. If there was a commit with this key, no job starts.
         if_version: As for ``Table.append``.
 
@@ -60,7 +75,8 @@ def append(
         The result of the commit. ``requests`` and ``waited`` are those of the driver.
 
     Raises:
-        InvalidInput: A column does not exist in the table or has a type whose values could be lost, an argument is not
+        InvalidInput: A column does not exist in the table or has a type whose values could be lost, a column that is to
+            be added differs from another one in case only and the session is not case-sensitive, an argument is not
             valid, or the store cannot be sent to the executors. Raised before the job starts.
         InvalidType: An argument has an invalid type, or columns have types that cannot be written. As above.
         CommitConflict, CommitStateUnknown: As for ``Table.append``.
@@ -69,7 +85,11 @@ def append(
         pyspark.errors.PySparkException: The job failed, for example by a null in a column that is not nullable. The
             table is unchanged.
     """
-    return _write(df, table, overwrite=False, where=None, idempotency_key=idempotency_key, if_version=if_version)
+    check_schema_mode(schema_mode)
+    begin = functools.partial(
+        StagedWrite.begin, overwrite=False, where=None, idempotency_key=idempotency_key, if_version=if_version
+    )
+    return _write(df, table, begin, adds_columns=schema_mode == "merge")
 
 
 def overwrite(
@@ -86,8 +106,8 @@ def overwrite(
         df: As for ``append``. If it reads the table itself, pass the version that it reads as ``if_version``, or rows
             that others commit while the job runs are lost.
         table: As for ``append``.
-        where: As for ``Table.overwrite``: every row of ``df`` must match it. The driver reads the columns of the filter
-            to find the rows to replace.
+        where: As for ``Table.overwrite``: every row of ``df`` must match it. Tasks of a second job find the rows to
+            replace; the driver does if one task would, and in files that others add while the job runs.
         idempotency_key: As for ``append``.
         if_version: As for ``append``.
 
@@ -100,26 +120,32 @@ def overwrite(
         InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for ``append``.
         pyspark.errors.PySparkException: As for ``append``; or a row does not match the filter.
     """
-    return _write(df, table, overwrite=True, where=where, idempotency_key=idempotency_key, if_version=if_version)
+    begin = functools.partial(
+        StagedWrite.begin, overwrite=True, where=where, idempotency_key=idempotency_key, if_version=if_version
+    )
+    return _write(df, table, begin, adds_columns=False)
 
 
 def _write(
     df: DataFrame,
     table: Table,
+    begin: Callable[[Table], tuple[StagedWrite, CommitResult | None]],
     *,
-    overwrite: bool,
-    where: Where | None,
-    idempotency_key: str | None,
-    if_version: int | None,
+    adds_columns: bool,
 ) -> CommitResult:
     schema = check_frame(df)
     check_table(table)
-    write, replay = StagedWrite.begin(
-        table, overwrite=overwrite, where=where, idempotency_key=idempotency_key, if_version=if_version
-    )
+    write, replay = begin(table)
     if replay is not None:
         return replay
-    schema = fit_to_table(schema, table.schema, case_sensitive=is_case_sensitive(df))
+    case_sensitive = is_case_sensitive(df)
+    schema = fit_to_table(schema, write.schema, case_sensitive=case_sensitive)
+    write.check_names(schema.names)
+    if adds_columns:
+        columns = [*write.schema.names, *write.other_names]
+        write = write.with_new_columns(schema)
+        if not case_sensitive:
+            _check_case(write.new_columns, columns)
     check_columns(write, schema)
     with batch_limit_settings(df.sparkSession, batch_limits(df.schema)):
         messages = stage_plan(df, write, schema).collect()
@@ -127,7 +153,44 @@ def _write(
     if duplicates:
         with contextlib.suppress(RemoteStoreError):
             write.discard(duplicates)
-    return write.commit_once(table, lists)
+    try:
+        replaced = _find_replaced(df.sparkSession, table, write)
+    except BaseException:
+        with contextlib.suppress(RemoteStoreError):
+            write.discard(lists)
+        raise
+    return write.commit_once(table, lists, replaced)
+
+
+def _find_replaced(spark: SparkSession, table: Table, write: StagedWrite) -> ReplacedRows | None:
+    """Find the rows that an overwrite with a filter replaces, by tasks; None if the commit is to find them."""
+    if write.where is None:
+        return None
+    newest = table.refresh()
+    if write.commit_options.if_version not in (None, newest.version):
+        # The commit refuses it.
+        return None
+    try:
+        # The filter, and the commit, go by the names of the columns when the write began.
+        search = ReplacedSearch(with_opened_names(newest, write.opened), write.where, **TASK_SIZES)
+    except InvalidInput:
+        # Others have dropped a column of the filter: the commit says so.
+        return None
+    if len(search.tasks) < 2:  # noqa: PLR2004 one task alone
+        return None
+    return search.end(flatten(run_tasks(spark, search.tasks)))
+
+
+def _check_case(new_columns: Iterable[str], columns: Iterable[str]) -> None:
+    """Check that no column is added that the session cannot tell from another one."""
+    by_lower = {name.lower(): name for name in columns}
+    for name in new_columns:
+        other = by_lower.get(name.lower())
+        if other is not None:
+            raise InvalidInput(
+                f"column {name!r} differs in case only from column {other!r} of the table; rename it, or set "
+                "spark.sql.caseSensitive"
+            )
 
 
 def stage_plan(df: DataFrame, write: StagedWrite, schema: pa.Schema) -> DataFrame:
@@ -148,7 +211,7 @@ class StageRows:
         """Write the batches of one partition; a function for ``mapInArrow``."""
         freeze_worker_gc()
         context = task_context()
-        reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
+        reader = make_reader(self.schema, align_to_schema(batches, self.schema))
         # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.
         files = self.write.stage(reader, context.cpus())
         columns: list[list[Any]] = [[context.partitionId()], [context.attemptNumber()], [files]]

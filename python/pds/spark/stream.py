@@ -3,11 +3,11 @@
 The source begins with the rows of the newest version, unless ``startingVersion`` or ``startingTimestamp`` names the
 first version whose rows it reads, or ``"latest"``. A commit that deletes or replaces rows ends the query, unless
 ``ignoreDeletes`` is true and it only deletes, or ``skipChangeCommits`` is true, which leaves out all its rows.
-``maxFilesPerTrigger``, from Spark 4.2 on, limits the data files of a batch: those of the version with which the query
-begins, which is read to its end before any later one, and those of commits, of which a batch has one at least. With
-``readChangeFeed`` it reads the inserts and deletes of every commit, as of ``Table.scan_changes``; the rows with which
-it begins are inserts. Other options are ``path``, ``columns`` and ``storage.<name>`` as in `pds.spark.source`. Offsets
-are versions with the ids of their commits.
+``maxFilesPerTrigger`` and ``maxBytesPerTrigger``, from Spark 4.2 on, limit the data files of a batch and their bytes:
+those of the version with which the query begins, which is read to its end before any later one, and those of commits,
+of which a batch has one at least. With ``readChangeFeed`` it reads the inserts and deletes of every commit, as of
+``Table.scan_changes``; the rows with which it begins are inserts. Other options are ``path``, ``columns`` and
+``storage.<name>`` as in `pds.spark.source`. Offsets are versions with the ids of their commits.
 
 The sink appends, or in the output mode ``complete`` replaces all rows. The ids of the query and of the batch are the
 idempotency key of a commit: a batch that Spark runs again changes nothing. The table must exist: one that was dropped
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 
 from pds.errors import CapabilityNotSupported, InvalidInput, RemoteStoreError
-from pds.readers import unfold
+from pds.readers import make_reader, unfold
 from pds.spark.change_feed import REWRITES
 from pds.spark.options import (
     FEED,
@@ -41,7 +41,7 @@ from pds.spark.options import (
     parse_flag,
 )
 from pds.spark.schema import align_to_schema, check_columns, dataset_schema, fit_to_table, worker_schema
-from pds.spark.tasks import freeze_worker_gc, task_context, warn_of_exports
+from pds.spark.tasks import check_messages, freeze_worker_gc, task_context, warn_of_exports
 from pds.spark.versions import StreamArrowWriter, check_batches, spark_version
 from pds.table.scan import CHANGE_COLUMNS
 from pds.table.staged import StagedWrite
@@ -317,14 +317,18 @@ class TableStreamWriter(StreamArrowWriter):
         """Begin the write of a batch: only the writer that goes to its tasks is pickled."""
         if self._write is None:
             table = self._place.open()
-            write, _ = StagedWrite.begin(
-                table, overwrite=self._overwrite, where=None, idempotency_key=None, if_version=None
-            )
+            write = self._begin(table)
             # As in `TableWriter`.
-            self._schema = fit_to_table(self._schema, table.schema, case_sensitive=False)
+            self._schema = fit_to_table(self._schema, write.schema, case_sensitive=False)
             check_columns(write, self._schema)
             self._write = write
         return self.__dict__
+
+    def _begin(self, table: Table) -> StagedWrite:
+        write, _ = StagedWrite.begin(
+            table, overwrite=self._overwrite, where=None, idempotency_key=None, if_version=None
+        )
+        return write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Stage the rows of a partition."""
@@ -345,13 +349,21 @@ class TableStreamWriter(StreamArrowWriter):
                 rows += batch.num_rows
                 yield batch
 
-        files = self._write.stage(pa.RecordBatchReader.from_batches(self._schema, count()), context.cpus())
+        files = self._write.stage(make_reader(self._schema, count()), context.cpus())
         return _StagedBatch(context.partitionId(), files, rows, self._write, query)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 as Spark names it
-        """Commit what all partitions have staged, unless the batch was committed before."""
-        staged = _sorted(messages)
+        """Commit what all partitions have staged, unless the batch was committed before.
+
+        Raises:
+            RemoteStoreError: A task has no message; see `check_messages`.
+        """
+        staged = sorted(check_messages(messages, _StagedBatch), key=lambda batch: batch.task)
         if not staged:
+            # No task has said which query it is of, so a repeated batch deletes what is deleted.
+            if self._overwrite:
+                table = self._place.open()
+                warn_of_exports(self._begin(table).commit(table, []))
             return
         write = staged[0].write.with_key(f"spark {staged[0].query} {batchId}")
         if any(batch.write.task != write.task for batch in staged):
@@ -365,9 +377,10 @@ class TableStreamWriter(StreamArrowWriter):
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 as Spark names it
         """Remove what the tasks that ended have staged, if others failed; see `TableWriter.abort`."""
-        for batch in _sorted(messages) if None in messages else ():
-            with contextlib.suppress(RemoteStoreError):
-                batch.write.discard([batch.files])
+        for batch in messages if None in messages else ():
+            if isinstance(batch, _StagedBatch):
+                with contextlib.suppress(RemoteStoreError):
+                    batch.write.discard([batch.files])
 
 
 def warn_of_other_rows(table: Table, version: int, rows: int, batch: int) -> None:
@@ -382,7 +395,3 @@ def warn_of_other_rows(table: Table, version: int, rows: int, batch: int) -> Non
                 "restore the table to the time of the checkpoint, or begin with a new checkpoint",
                 stacklevel=2,
             )
-
-
-def _sorted(messages: list[Any]) -> list[_StagedBatch]:
-    return sorted((batch for batch in messages if isinstance(batch, _StagedBatch)), key=lambda batch: batch.task)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from pds.errors import RemoteStoreError
+from pds.readers import make_reader
 from pds.spark.schema import align_to_schema
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from pds import DatasetManifest, DatasetWrite, ParquetDatasetStore, StagedPart
     from pds._pds import PartIndex
+    from pds.dataset_arguments import PartSelection
     from pds.table.results import CommitResult
 
 __all__ = ["MESSAGE_DDL", "PrepareParts", "ReadParts", "SentTasks", "send_tasks"]
@@ -125,6 +127,21 @@ def warn_of_exports(result: CommitResult) -> None:
             )
 
 
+def check_messages(messages: Sequence[object], kind: type[_T]) -> list[_T]:
+    """Return what all tasks of a write have staged.
+
+    Raises:
+        RemoteStoreError: A task has no message, as tasks that failed: its rows would be missing.
+    """
+    staged = [message for message in messages if isinstance(message, kind)]
+    if len(staged) < len(messages):
+        raise RemoteStoreError(
+            f"{len(messages) - len(staged)} of {len(messages)} tasks did not say what they have staged, so nothing is "
+            "committed; run the write anew"
+        )
+    return staged
+
+
 def choose_attempts(messages: Iterable[tuple[int, int, _T]]) -> tuple[list[_T], list[_T]]:
     """Choose one attempt of each task.
 
@@ -158,7 +175,7 @@ class PrepareParts:
         freeze_worker_gc()
         context = task_context()
         task = context.partitionId()
-        reader = pa.RecordBatchReader.from_batches(self.schema, align_to_schema(batches, self.schema))
+        reader = make_reader(self.schema, align_to_schema(batches, self.schema))
         # Spark runs several tasks at once, so each task uses only the processors that Spark assigned to it.
         parts = self.write.prepare(reader, task=task, threads=context.cpus())
         try:
@@ -192,7 +209,7 @@ class ReadParts:
     part_index: PartIndex
     columns: tuple[str, ...] | None
     schema: pa.Schema
-    tasks: tuple[tuple[int, ...], ...]
+    tasks: tuple[tuple[PartSelection, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the parts of the tasks whose numbers are in the batches; a function for ``mapInArrow``."""
@@ -201,6 +218,6 @@ class ReadParts:
             numbers: list[Any] = batch.column(0).to_pylist()
             for part in (part for number in numbers for part in self.tasks[number]):
                 reader = self.datasets.read_part(
-                    self.key, self.manifest, part, self.columns, part_index=self.part_index
+                    self.key, self.manifest, part.index, self.columns, share=part.share, part_index=self.part_index
                 )
                 yield from align_to_schema(reader, self.schema)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.version import __version__ as spark_version
 
 from pds.errors import CapabilityNotSupported
+from pds.spark.options import LIMIT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -42,10 +43,11 @@ def check_limits(options: Mapping[str, str]) -> None:
     Raises:
         CapabilityNotSupported: This Spark is older than 4.2.
     """
-    if "maxFilesPerTrigger" in options and not has_read_limits():
+    named = next((name for name in LIMIT_OPTIONS if name in options), None)
+    if named is not None and not has_read_limits():
         raise CapabilityNotSupported(
-            f"the option maxFilesPerTrigger of readStream needs Spark 4.2 or newer, not {spark_version}; without it a "
-            "batch has all rows that are new"
+            f"the option {named} of readStream needs Spark 4.2 or newer, not {spark_version}; without it a batch has "
+            "all rows that are new"
         )
 
 

@@ -26,8 +26,10 @@ class Alter:
     column, and existing rows have nulls in it. Older versions keep their columns. Writes that began before a change
     stay valid.
 
-    Every method is one commit and returns a `CommitResult`. It raises `InvalidInput` if the change does not fit the
-    columns of the table, `InvalidType` if an argument has an invalid type, and the commit errors of `Table.append`.
+    Names mean the columns that the table object shows, whatever others have renamed them to. Every method is one commit
+    and returns a `CommitResult`. It raises `InvalidInput` if the change does not fit the columns of the table,
+    `CommitConflict` if others have dropped a column that it names, `InvalidType` if an argument has an invalid type,
+    and the commit errors of `Table.append`.
     """
 
     def __init__(self, commit: _Commit, set_exports: Callable[[str | Sequence[str]], CommitResult]) -> None:

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from pds.arguments import check_column_names
+from pds.at_exit import stop_at_exit
 from pds.errors import CapabilityNotSupported, InvalidInput, InvalidType
 from pds.predicate import find_columns
 from pds.readers import make_reader
@@ -125,12 +126,17 @@ class SnapshotDataset(ds.FileSystemDataset):
         batch_size: int | None = None,
         **_others: object,
     ) -> Iterator[pa.RecordBatch]:
-        """Return the rows as batches, in bounded memory."""
+        """Return the rows as batches, in bounded memory. After an error or Ctrl-C, each later call raises, too."""
+        return stop_at_exit(self._read_batches(columns, filter, batch_size))
+
+    def _read_batches(
+        self, columns: Columns, where: pc.Expression | None, batch_size: int | None
+    ) -> Iterator[pa.RecordBatch]:
         if isinstance(columns, dict):
-            yield from self.scanner(columns, filter, batch_size).to_batches()
+            yield from self.scanner(columns, where, batch_size).to_batches()
         else:
             # A scanner would read ahead of whoever takes some rows only.
-            yield from self._open_reader(columns, filter, batch_size)
+            yield from self._open_reader(columns, where, batch_size)
 
     def head(
         self,

@@ -55,12 +55,16 @@ class Maintenance(Exports):
         with reported("vacuum", progress):
             result = VacuumResult(**self._handle.vacuum(seconds, dry_run, self._location.timeout))
         if not dry_run:
-            try:
-                self.refresh()
-            except RemoteStoreError as error:
-                # What was removed counts more.
-                _logger.warning("%s was vacuumed, and its newest snapshot could not be read: %s", self.path, error)
+            self._show_vacuumed()
         return result
+
+    def _show_vacuumed(self) -> None:
+        """Show the newest version after a vacuum."""
+        try:
+            self.refresh()
+        except RemoteStoreError as error:
+            # What was removed counts more.
+            _logger.warning("%s was vacuumed, and its newest snapshot could not be read: %s", self.path, error)
 
     def check(self, *, progress: ProgressArgument = False) -> CheckResult:
         """Check that the objects of the newest version and of the versions before it exist, without reading data.

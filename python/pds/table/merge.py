@@ -115,8 +115,8 @@ class Merge:
         Raises:
             InvalidInput: The merge has no clause; an expression is not valid, or returns a value that its column
                 cannot hold; two rows of the source have the same key, or a key has a null.
-            CommitConflict: As for `Table.append`; or another commit changed files of matching rows, and one has renamed
-                or dropped a column of the merge, or given its name to another column.
+            CommitConflict: As for `Table.append`; or other commits dropped a column that the merge names, or changed
+                the type of one in an expression so that it may mean something else.
             CommitStateUnknown, TransactionExpired: As for `Table.append`.
         """
         if not self._clauses:

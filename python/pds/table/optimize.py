@@ -82,7 +82,8 @@ class Optimize:
         """Rewrite all rows in sorted order, so that every file has its own range of values.
 
         Filters on the sort columns then read few files. Memory is bounded: rows that do not fit are kept in temporary
-        files on the local disk. The sort is stable, and nulls come last.
+        files on the local disk. The sort is stable, and nulls come last. Floats have one zero and one NaN, which is
+        greater than any other value, as in DuckDB, polars and Spark.
 
         Args:
             by: The names of the sort columns. Defaults to the `sort_by` columns of the table, or else to its key.

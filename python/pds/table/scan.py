@@ -52,6 +52,7 @@ class Rows(ABC):
         Raises:
             VersionExpired: A vacuum removed the snapshot during the read.
             PartCorrupted: A file is not the file that was written.
+            InvalidInput: An earlier call of the stream failed or was interrupted. Begin a new one.
         """
         return make_reader(self.schema, self._read_batches())
 

@@ -222,7 +222,8 @@ class Snapshot(Summarized):
 
         The rows of all tasks, one task after the other, are those of `scan`, in their order. Tasks can be pickled, with
         the options of the store, credentials that were passed among them; the other processes must reach the store.
-        Only lists of files are read, and files without matching rows, as far as statistics tell, are in no task.
+        Only lists of files are read, and files without matching rows, as far as statistics tell, are in no task. A file
+        that is much larger than a task is split between row groups: several tasks have a share of it, by bytes.
 
         Args:
             columns: As for `scan`.
@@ -230,7 +231,8 @@ class Snapshot(Summarized):
             count: About how many tasks there should be.
             min_bytes: The least bytes that a task reads, even if there are fewer tasks then. Only columns count that
                 are selected or in the filter, by a share of each file that is estimated from their types.
-            max_bytes: The most bytes that a task of more than one file reads, even if there are more tasks then.
+            max_bytes: The most bytes that a task of more than one file reads, even if there are more tasks then. A
+                share of a file is up to half of that larger, and has one row group at least.
 
         Returns:
             The tasks; an empty list if no file may have matching rows.

@@ -64,8 +64,9 @@ class Table(Maintenance):
     """A snapshot of a table. It does not change until `refresh`, a write or a vacuum of this object.
 
     A table is a folder of immutable objects and one pointer, which conditional writes move. There is no catalog and
-    no lock. A write is always based on the newest snapshot. After a write, this object has the snapshot that the
-    write made, or the newest snapshot if there was nothing to write.
+    no lock. A write is always based on the newest snapshot. Names of columns mean those that this object shows: a write
+    follows a column that others have renamed, and one that they have dropped is a CommitConflict. After a write, this
+    object has the snapshot that the write made, or the newest snapshot if there was nothing to write.
 
     Args:
         store: The store of the table. It must honor conditional writes, as S3, Azure Blob Storage, Google Cloud
@@ -130,7 +131,8 @@ class Table(Maintenance):
                 `scan_changes` adds, such as `_change_type`, is for stored changes: `scan_changes` of this table then
                 reads the other columns only.
             key: The names of the columns that identify a row. Uniqueness is not checked. Defaults to no key.
-            sort_by: The names of the columns that files are sorted by. Defaults to no sort order.
+            sort_by: The names of the columns that files are sorted by, as `optimize.sort` sorts. Defaults to no sort
+                order.
             exports: The formats to which every commit is exported: `"delta"`, `"iceberg"`. See `Table.exports`.
             exists_ok: Whether to open an existing table that has the same schema, key, sort order and exports.
             options: As for `Table`.
@@ -317,7 +319,8 @@ class Table(Maintenance):
             InvalidInput: An argument or the filter is not valid; or the filter depends on the time or on chance or
                 cannot be pickled.
             InvalidType: An argument has an invalid type.
-            CommitConflict: `if_version` is not the newest version.
+            CommitConflict: `if_version` is not the newest version; or a name of a column of this snapshot, or a column
+                of the filter, means another one by now: `refresh`, and begin again.
         """
         from pds.table.distributed import TableWrite  # noqa: PLC0415 few need it
         from pds.table.staged import StagedWrite  # noqa: PLC0415 few need it
@@ -332,6 +335,7 @@ class Table(Maintenance):
             where=where,
             idempotency_key=idempotency_key,
             if_version=if_version,
+            by_newest_names=True,
         )
         return TableWrite(write, self, committed, write_id=uuid.uuid4().bytes, own_key=idempotency_key is not None)
 

@@ -6,9 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pds import _pds
+from pds.errors import InvalidInput
 from pds.predicate import to_predicate
 from pds.store import native_handle
 from pds.table.options import CommitOptions
+from pds.table.staged import ReplacedRows
+from pds.table.tasks import split_search
+from pds.telemetry import run_traced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +38,28 @@ class DeleteTask:
     def run(self, _threads: int | None = None) -> list[bytes]:
         """Find the rows, and return messages for `TaskChange.commit`."""
         return [self.task.find_rows()]
+
+
+class ReplacedSearch:
+    """A search of the snapshot that a table shows, for the rows that an overwrite with a filter replaces.
+
+    Attributes:
+        tasks: Those that find the rows.
+
+    Args:
+        table: The table.
+        where: The filter.
+        sizes: The sizes of tasks, as for `Table.scan_tasks`.
+    """
+
+    def __init__(self, table: Table, where: Where, **sizes: int) -> None:
+        # Of its own, since other threads may move the table on.
+        self._snapshot = table._pin()  # noqa: SLF001 of the same package
+        self.tasks = [DeleteTask(task) for task in split_search(self._snapshot, where, **sizes)]
+
+    def end(self, messages: list[bytes]) -> ReplacedRows:
+        """Return what was found, by the messages of all tasks, for `StagedWrite.commit`."""
+        return ReplacedRows(self._snapshot._handle, messages)  # noqa: SLF001 as above
 
 
 class MergePart(NamedTuple):
@@ -87,10 +113,13 @@ class MergeTask:
     part: MergePart
     # Whether the part has all files that may have its keys, so that rows without a match are inserted at once.
     has_all_files: bool
+    # Whether `UnmatchedTask`s follow, for rows that no part of the source has; else the part has the whole source.
+    reports_matches: bool = False
 
     def run(self, threads: int | None = None) -> list[bytes]:
         """Merge the rows that match, and return messages for `TaskChange.commit`."""
-        messages = [_pds.merge_task(native_handle(self.store), self.path, self.part, threads)]
+        store = native_handle(self.store)
+        messages = [_pds.merge_task(store, self.path, self.part, self.reports_matches, threads)]
         if self.has_all_files:
             messages += self.to_insert(messages).run(threads)
         return messages
@@ -114,6 +143,21 @@ class InsertTask:
         return [_pds.insert_task(native_handle(self.store), self.path, self.part, self.matched, threads)]
 
 
+@dataclass(frozen=True)
+class UnmatchedTask:
+    """A part of a table's files, of whose rows those that no part of a merge's source has are changed."""
+
+    store: Store
+    path: str
+    part: MergePart
+    # The rows that some part has.
+    matched: bytes
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        """Change the rows, and return messages for `TaskChange.commit`."""
+        return [_pds.unmatched_task(native_handle(self.store), self.path, self.part, self.matched, threads)]
+
+
 class TaskChange:
     """A change of one snapshot of a table, of which tasks make parts.
 
@@ -123,21 +167,28 @@ class TaskChange:
     Args:
         table: The table, whose snapshot that is. After the commit it shows the new version.
         options: The options of the commit.
+        opened: The snapshot by whose names columns go; see `opened_columns`. Defaults to that of the table.
         where: The filter of a delete. An upsert or a merge has none, and begins with `split`.
+
+    Raises:
+        CommitConflict: A column of the filter was dropped since then.
     """
 
     def __init__(
         self,
         table: Table,
         options: CommitOptions,
+        opened: _pds.TableHandle | None = None,
         *,
         where: Where | None = None,
     ) -> None:
         self._table = table
-        self._base = table._handle  # noqa: SLF001 of the same package
+        newest = table._handle  # noqa: SLF001 of the same package
+        opened = opened or newest
+        self._predicate = None if where is None else to_predicate(where, opened.schema)
+        self._base = _pds.name_columns(newest, opened, self._predicate)
         # Of its own, since other threads may move the table on.
         self.snapshot = table._from_handle(table._location, self._base)  # noqa: SLF001 as above
-        self._predicate = None if where is None else to_predicate(where, self.snapshot.schema)
         self._source: StagedSource | None = None
         # How many files the tasks have; None for those of a scan with the filter.
         self._searches: int | None = None
@@ -147,13 +198,25 @@ class TaskChange:
         """Split the files that may have keys of the source into targets, and return those of each of its parts.
 
         A part has one target at least, which may have no files. Targets are larger than the sizes say where there would
-        be more than `max_tasks` of them, counted once for each part.
+        be more than `max_tasks` of them, counted once for each part. All targets are to be searched, also those of an
+        earlier call.
         """
         self._source = source
         split = _pds.split_targets(self._base, source, max_tasks=max_tasks, **sizes)
-        self._searches = split["searches"]
+        self._searches = (self._searches or 0) + split["searches"]
         # The same object for all parts, so that it is pickled once.
         return [[split["tasks"][number] for number in numbers] for numbers in split["parts"]]
+
+    def split_all(self, sizes: dict[str, int], max_tasks: int, messages: list[bytes]) -> list[tuple[bytes, bytes]]:
+        """Split all files into targets, after the tasks of `split` have returned messages.
+
+        Returns:
+            Each target with the rows of it that match a row of the source.
+        """
+        if self._source is None:
+            raise InvalidInput("all files are split after those that may have keys of the source")
+        [targets] = self.split(self._source._replace(parts=[[]], reads_all=True), sizes, max_tasks)
+        return list(zip(targets, _pds.matched_table_rows(messages, targets), strict=True))
 
     def commit(self, messages: list[bytes]) -> CommitResult:
         """Commit what the tasks returned in their messages, which are those of all tasks.
@@ -175,6 +238,19 @@ class TaskChange:
             )
         )
 
+    def delete(self) -> CommitResult:
+        """Delete the rows that match the filter without tasks. Errors are those of `Table.delete`."""
+        location, predicate = self._table._location, self._predicate  # noqa: SLF001 of the same package
+        if predicate is None:
+            raise InvalidInput("internal error: a change without a filter deletes nothing")
+        return run_traced(
+            "pds.table.delete",
+            location.url,
+            lambda: self._table._commit_with(  # noqa: SLF001 as above
+                lambda _: self._base.delete(predicate, location.timeout)
+            ),
+        )
+
     def discard(self, messages: list[bytes]) -> None:
         """Remove the files that tasks wrote, if they are not to be committed."""
         _pds.discard_changes(native_handle(self._table.store), self._table.path, messages)
@@ -183,6 +259,17 @@ class TaskChange:
 def deletes_by_key(table: Table, where: Where) -> bool:
     """Return whether `Table.delete` reads no row to delete these: they are a range of the key."""
     return _pds.is_key_range(table._handle, to_predicate(where, table.schema))  # noqa: SLF001 of the same package
+
+
+def opened_columns(table: Table) -> _pds.TableHandle:
+    """Return the snapshot of a table, by whose names a caller means columns."""
+    return table._handle  # noqa: SLF001 of the same package
+
+
+def with_opened_names(table: Table, opened: _pds.TableHandle) -> Table:
+    """Return the snapshot of a table, with its columns under the names that they had in another one."""
+    named = _pds.name_columns(table._handle, opened, None)  # noqa: SLF001 of the same package
+    return table._from_handle(table._location, named)  # noqa: SLF001 as above
 
 
 def key_columns(table: Table) -> list[str]:

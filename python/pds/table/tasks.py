@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class ScanTask(Rows):
     """A part of a scan, which can be pickled and read by any process that reaches the store.
 
-    It lists its files and what is deleted in them, so reading it reads no other list. Pickled, it has the options of
-    the store, credentials that were passed among them.
+    It lists its files and what is deleted in them, so reading it reads no other list. Of a large file it may have a
+    share of the row groups only. Pickled, it has the options of the store, credentials that were passed among them.
 
     Attributes:
         size_bytes: The length of the list in bytes, which is what a pickled task takes beside its filter.
@@ -73,7 +73,11 @@ class ScanTask(Rows):
         return _pds.find_deletes(store, self._path, self._files, predicate)
 
     def verify(self) -> VerifyResult:
-        """Verify the files of the task, as `Table.verify` does."""
+        """Verify the files of the task, as `Table.verify` does.
+
+        Raises:
+            InvalidInput: The task has a share of a file: tasks of `split_verification` have none.
+        """
         handle = _pds.open_scan_task(native_handle(self._store), self._path, self._files)
         return VerifyResult(**_pds.verify_table(handle))
 
@@ -85,13 +89,25 @@ class ScanTask(Rows):
         return f"ScanTask({self._path!r}, {self.size_bytes} bytes)"
 
 
+def split_search(table: Table, where: Where | None, *, count: int, min_bytes: int, max_bytes: int) -> list[ScanTask]:
+    """Return tasks that find the rows that match a filter, for a delete; of a large file several have a share.
+
+    Arguments and errors are those of `Table.scan_tasks`.
+    """
+    names, predicate = table._check_selection([], where)  # noqa: SLF001 of the same package
+    check_sendable(where)
+    handle = table._handle  # noqa: SLF001 as above
+    tasks = _pds.split_scan(handle, predicate, names, count, min_bytes, max_bytes)
+    return [ScanTask(table.store, table.path, names, where, files) for files in tasks]
+
+
 def split_files(
     table: Table, columns: list[str], positions: tuple[int, int | None], *, count: int, min_bytes: int, max_bytes: int
 ) -> list[ScanTask]:
     """Return tasks for the files at the positions from the first to before the last, in the order of a scan.
 
-    Of a version these are always the same. Sizes are as for `Table.scan_tasks`; without a last position it is
-    up to the last file.
+    Of a version these are always the same; of a large file several have a share. Sizes are as for `Table.scan_tasks`;
+    without a last position it is up to the last file.
     """
     handle = table._handle  # noqa: SLF001 of the same package
     tasks = _pds.split_scan_of_files(handle, columns, positions, count, min_bytes, max_bytes)

@@ -68,10 +68,10 @@ class Writes(Snapshot):
 
         Args:
             data: Any object with `__arrow_c_stream__`. A stream is written in bounded memory. The index of a data frame
-                of pandas is a column if it has a name, and is left out if it has none. Columns are matched by name, and
-                missing columns are null. A column may have another type than in the table if the type of the table
-                holds all its values: a type with fewer bits or digits, a coarser unit of time, another time zone or
-                dictionary.
+                of pandas is a column if it has a name, and is left out if it has none. Columns are matched by name, as
+                this object shows them: one that others have renamed is followed. Missing columns are null. A column
+                may have another type than in the table if the type of the table holds all its values: a type with
+                fewer bits or digits, a coarser unit of time, another time zone or dictionary.
             schema_mode: What to do with columns that the table does not have: `"strict"` refuses them, `"merge"` adds
                 them to the table, in the same commit and as nullable ones; but not columns of the type null. A column
                 with a null type within its type, such as a list of nulls, and the names of the columns of
@@ -82,15 +82,15 @@ class Writes(Snapshot):
                 those that were read. Defaults to any version. If this handle is at that version, a table that was
                 dropped and created anew since is a conflict too.
             progress: True for a bar on standard error or in a notebook, or a function that is called with a
-                `pds.Progress` about five times a second, and once at the end. It is called from another thread, and
-                the last time from this one. An error of it is logged, and ends the calls but not the operation.
+                `pds.Progress` about five times a second, and once at the end. All calls are of one other thread, not of
+                this one. An error of it is logged, and ends the calls but not the operation.
 
         Raises:
             InvalidInput: A column does not exist in the table, has a type whose values could be lost, or has a
                 null and is not nullable; or the reader `data` raised an exception, which is the `__cause__`.
             InvalidType: An argument has an invalid type.
             CommitConflict: The commit lost all races against other writers until `commit_timeout`, or `if_version` is
-                not the newest version. Nothing was committed.
+                not the newest version; or other commits dropped a column of `data`. Nothing was committed.
             CommitStateUnknown: The store did not confirm the commit. Check later with `was_committed`.
             TransactionExpired: A vacuum removed the written files, the table was dropped and created again, a restore
                 changed the columns, or another commit added or renamed a column with the name of a new one, before the
@@ -123,7 +123,8 @@ class Writes(Snapshot):
 
         Raises:
             InvalidInput: As for `append`; or the filter is not valid, or a new row does not match it.
-            InvalidType, CommitConflict, CommitStateUnknown, TransactionExpired: As for `append`.
+            CommitConflict: As for `append` and `delete`.
+            InvalidType, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         with reported("overwrite", progress, data):
             if where is None:
@@ -221,7 +222,8 @@ class Writes(Snapshot):
         its columns are read. Rows that concurrent commits append are not deleted.
 
         Args:
-            where: A filter, as for `scan`. "true" matches all rows.
+            where: A filter, as for `scan`. "true" matches all rows. It is about the columns that this object shows,
+                whatever others have named them since.
             progress: As for `append`. Files are those whose rows are compared with the filter, of all that may have
                 matching rows; rows and bytes are those of the result, and known at the end.
 
@@ -231,8 +233,8 @@ class Writes(Snapshot):
 
         Raises:
             InvalidInput: The filter is not valid.
-            CommitConflict: As for `append`; or another commit rewrote files of matching rows, and one has renamed or
-                dropped a column of the filter.
+            CommitConflict: As for `append`; or other commits dropped a column of the filter, or changed its type so
+                that the filter may mean something else.
             InvalidType, CommitStateUnknown, TransactionExpired: As for `append`.
         """
         predicate = to_predicate(where, self.schema)
@@ -250,7 +252,8 @@ class Writes(Snapshot):
         """Add existing Parquet files to the table. Their rows are not rewritten.
 
         Files in the folder of the table stay where they are, and a vacuum does not remove them. They must not be
-        changed any more. Files elsewhere in the store are copied into the folder, by the store itself if it can copy.
+        changed any more: one that is written again, even with the same rows, is PartCorrupted from then on. Files
+        elsewhere in the store are copied into the folder, by the store itself if it can copy.
         Columns are matched by their current names in the table, and stay matched when a column is renamed later.
 
         Args:
@@ -295,7 +298,10 @@ class Writes(Snapshot):
     ) -> CommitResult | None:
         requests_before, base_handle = self._count_requests(), self._handle
         result = rewrite(base_handle, self._location.options, self._location.timeout)
-        return None if result is None else self._finish_commit(*result, requests_before, base_handle)
+        if result is None:
+            self.refresh()
+            return None
+        return self._finish_commit(*result, requests_before, base_handle)
 
     def _set_tag(self, name: str, version: int | None) -> CommitResult:
         return self._commit(lambda handle, timeout: handle.tag(name, version, timeout))

@@ -4,7 +4,7 @@
 //!
 //! | step | modules |
 //! | --- | --- |
-//! | it is parsed and planned | `sql`, `tokens` |
+//! | it is parsed and planned | `sql`, `tokens`, `dialect` |
 //! | shorthand is written out | `desugar`, `negations`, `quantified`, `row_values` |
 //! | columns and literals get types that compare exactly | `widen`, `exact_literals`, `searched_lists`, `time_ranges` |
 //! | what DataFusion would evaluate to something else is refused | `refusals`, `text_refusals` |
@@ -16,6 +16,7 @@ mod calls;
 mod checked;
 mod decimal_literals;
 mod desugar;
+mod dialect;
 mod exact_decimals;
 mod exact_literals;
 mod exact_texts;
@@ -63,7 +64,7 @@ mod widen;
 
 pub(crate) use self::filter::ClosedRange;
 pub use self::filter::Filter;
-pub(crate) use self::floats::canonicalize;
+pub(crate) use self::floats::{canonicalize, has_floats};
 pub(crate) use self::key_set::KeySet;
 pub(crate) use self::page_statistics::{ColumnPageStatistics, IntervalStatistics};
 pub use self::predicate::{Bounds, ForeignPredicate, Predicate};

@@ -30,9 +30,9 @@ use datafusion_functions::unicode::planner::UnicodeFunctionPlanner;
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_sql::parser::DFParserBuilder;
 use datafusion_sql::planner::{ParserOptions, PlannerContext, SqlToRel};
-use datafusion_sql::sqlparser::dialect::PostgreSqlDialect;
 
 use super::desugar::desugar;
+use super::dialect::FilterDialect;
 use super::exact_literals::keep_exact;
 use super::negations::{call_negations, negation};
 use super::operators::combine_terms;
@@ -155,7 +155,7 @@ pub(super) fn parse_deterministic(
 }
 
 fn parse(sql: &str, schema: &Arc<DFSchema>) -> datafusion_common::Result<Expr> {
-    let dialect = PostgreSqlDialect {};
+    let dialect = FilterDialect::default();
     let mut parsed = DFParserBuilder::new(tokenize(sql)?)
         .with_dialect(&dialect)
         .build()?

@@ -53,10 +53,7 @@ impl CutKeys {
                 ))
             })?;
             cut_fields.push(Field::new(field.name(), cut_type, true));
-            by.push(SortColumn {
-                index,
-                options: column.options,
-            });
+            by.push(SortColumn { index, ..column });
         }
         let schema = Arc::new(Schema::new(cut_fields));
         let keys = SortKeys::new(&schema, &by)?;

@@ -109,10 +109,7 @@ fn sort_columns(schema: &SchemaRef, key: &[KeyColumn]) -> Result<Vec<SortColumn>
             Error::invalid(format!("the key column {name:?} is not among the columns"))
                 .with_source(e)
         })?;
-        Ok(SortColumn {
-            index,
-            options: column.options(),
-        })
+        Ok(SortColumn::new(index, column.options()))
     });
     columns.collect()
 }

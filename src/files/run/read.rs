@@ -236,14 +236,26 @@ impl Reading {
             .map_ok(|piece| Arc::clone(&self).read_piece(piece))
             .try_buffered(self.pace.ahead())
             .boxed();
+        let mut rows = 0;
         while let Some(read) = batches.try_next().await? {
             for batch in read {
+                rows += batch.num_rows() as u64;
                 if sender.send(Ok(batch)).await.is_err() {
                     return Ok(());
                 }
             }
         }
-        Ok(())
+        self.check_rows(rows)
+    }
+
+    /// Fails if all rows of the run are read, and these are not as many.
+    fn check_rows(&self, rows: u64) -> Result<()> {
+        let expected = self.reader.run.rows();
+        if self.search.is_some() || rows == expected {
+            return Ok(());
+        }
+        let message = format!("a run has {rows} rows, and the version that lists it {expected}");
+        Err(Error::new(ErrorKind::PartCorrupted, message).with_path(&self.reader.folder))
     }
 
     /// The files that can hold rows of the selection, and of each how many of its keys or ranges it can hold.

@@ -227,7 +227,7 @@ mod tests {
             .map(|c| Field::new("c", c.data_type().clone(), true));
         let schema = Schema::new(fields.collect::<Vec<_>>());
         let by: Vec<SortColumn> = (0..columns.len())
-            .map(|index| SortColumn { index, options })
+            .map(|index| SortColumn::new(index, options))
             .collect();
         let keys = SortKeys::new(&schema, &by).unwrap();
         let comparable = |columns: &[ArrayRef]| keys.convert_columns(columns).unwrap();

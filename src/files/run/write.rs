@@ -159,6 +159,7 @@ fn plan_files(
         rows_per_file: Some(file_rows),
         page_rows: options.page_rows,
         dictionary_bytes: Some(MAX_DICTIONARY_BYTES),
+        packs_integers: true,
         ..options.write_options.clone()
     };
     let mut plan = WritePlan::new(Arc::clone(schema), write_options, identity)?;

@@ -8,7 +8,7 @@
 //! A file has two schemas: `schema` is what was written (the Arrow schema that the file keeps, if it fits); the stored
 //! schema is what the decoder returns before the conversion to `schema`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,12 +17,13 @@ use arrow_schema::{FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::schema::types::Type;
 
 use super::narrow::decoded_field;
 use super::seal::{CREATED_BY, PAGE_CHECKSUM_BYTES, PARQUET_TRAILER_BYTES, PageSeal, Seal, hash};
 use super::types::storage_schema;
+use super::unknown_formats::{self, UnreadableLeaves};
 use super::written_schema::{with_plain_seconds, written_schema};
 use super::{dictionary, footer, panic_text};
 use crate::error::{Error, ErrorKind, Result};
@@ -51,12 +52,14 @@ pub struct ParquetFile {
     seal_start: u64,
     /// XXH3-64 of the footer with its length and magic.
     pub footer_hash: u64,
+    /// What tells the file from others: the hash of its seal, or that of its footer if it has no seal.
+    pub checksum: u64,
     /// The leaf columns to read; None for all.
     leaves: Option<Arc<[usize]>>,
     /// The dictionaries that the seal keeps, by the index of their field.
     dictionaries: Arc<HashMap<usize, ArrayRef>>,
-    /// The leaf columns that are encrypted.
-    encrypted_leaves: Arc<BTreeSet<usize>>,
+    /// The leaf columns that cannot be read.
+    pub(super) unreadable: Arc<UnreadableLeaves>,
     /// What row groups are decoded with, before the conversion to `schema`.
     pub(super) reader: ArrowReaderMetadata,
 }
@@ -74,7 +77,7 @@ pub(super) fn corruption(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::PartCorrupted, message)
 }
 
-fn encrypted_error(what: &str) -> Error {
+pub(super) fn encrypted_error(what: &str) -> Error {
     corruption(format!("{what} encrypted, which pds cannot read"))
         .with_detail(ENCRYPTED)
         .with_hint("write the file again without encryption")
@@ -125,7 +128,7 @@ impl ParquetFile {
         {
             return Err(corruption("the footer does not match its checksum"));
         }
-        let (metadata, encrypted_leaves) = decode_footer(&tail[footer_start..trailer_start])?;
+        let (metadata, unreadable) = decode_footer(&tail[footer_start..trailer_start])?;
         let written_by_pds = metadata
             .file_metadata()
             .created_by()
@@ -141,7 +144,9 @@ impl ParquetFile {
             check_seal(seal, &metadata, seal_start)?;
         }
         let mut file = Self::from_metadata(metadata, seal, length, (seal_start, footer_hash))?;
-        file.encrypted_leaves = Arc::new(encrypted_leaves);
+        file.unreadable = Arc::new(unreadable);
+        let seal_hash = Seal::own_hash(&tail[footer_start - seal_bytes..footer_start]);
+        file.checksum = seal_hash.unwrap_or(footer_hash);
         Ok(FileOpenResult::Ready(Box::new(file)))
     }
 
@@ -172,11 +177,12 @@ impl ParquetFile {
             length,
             seal_start,
             footer_hash,
+            checksum: footer_hash,
             leaves: None,
             seal: seal.map(Arc::new),
             schema,
             dictionaries: Arc::new(dictionaries),
-            encrypted_leaves: Arc::default(),
+            unreadable: Arc::default(),
             reader,
         })
     }
@@ -299,20 +305,6 @@ impl ParquetFile {
         ranges
     }
 
-    pub(super) fn is_encrypted(&self, leaf: usize) -> bool {
-        self.encrypted_leaves.contains(&leaf)
-    }
-
-    /// Refuses a leaf column that is encrypted.
-    pub(crate) fn check_not_encrypted(&self, leaf: usize) -> Result<()> {
-        if !self.is_encrypted(leaf) {
-            return Ok(());
-        }
-        let descriptor = self.metadata().file_metadata().schema_descr();
-        let path = descriptor.column(leaf).path().string();
-        Err(encrypted_error(&format!("column {path:?} is")))
-    }
-
     /// Compares a chunk with its checksum; does nothing if the file has no checksums.
     pub fn check_chunk(&self, group: usize, leaf: usize, bytes: &[u8]) -> Result<()> {
         let Some(seal) = &self.seal else {
@@ -422,16 +414,16 @@ fn check_magic(last_bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Decodes a footer; also returns the leaf columns that are encrypted.
-fn decode_footer(footer: &[u8]) -> Result<(ParquetMetaData, BTreeSet<usize>)> {
+/// Decodes a footer; also returns the leaf columns that cannot be read.
+fn decode_footer(footer: &[u8]) -> Result<(ParquetMetaData, UnreadableLeaves)> {
     let unreadable = |reason: &str| corruption(format!("the footer cannot be read: {reason}"));
-    let encrypted_leaves = footer::find_encrypted_columns(footer).map_err(unreadable)?;
-    let decoded = std::panic::catch_unwind(|| ParquetMetaDataReader::decode_metadata(footer))
+    let encrypted = footer::find_encrypted_columns(footer).map_err(unreadable)?;
+    let decoded = std::panic::catch_unwind(|| unknown_formats::decode(footer))
         .map_err(|panic| unreadable(panic_text(panic.as_ref())))?;
     match decoded {
-        Ok(metadata) => Ok((metadata, encrypted_leaves)),
+        Ok((metadata, unknown)) => Ok((metadata, UnreadableLeaves { encrypted, unknown })),
         // Its writer left out what other readers need to know of an encrypted column.
-        Err(_) if !encrypted_leaves.is_empty() => Err(encrypted_error("a column of the file is")),
+        Err(_) if !encrypted.is_empty() => Err(encrypted_error("a column of the file is")),
         Err(e) => Err(unreadable(&e.to_string()).with_source(e)),
     }
 }

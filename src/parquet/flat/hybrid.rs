@@ -4,14 +4,16 @@
 
 use super::Unsupported;
 
-/// The number of values that are unpacked at a time.
-const BLOCK_VALUES: usize = 32;
+/// The most values that are passed on at a time: few enough for the processor's first cache.
+pub(super) const BLOCK_VALUES: usize = 1024;
+/// The number of values that are unpacked at a time; they take whole bytes.
+pub(super) const GROUP_VALUES: usize = 32;
 /// The most bits of an index or level.
 const MAX_BIT_WIDTH: u32 = 32;
 
 /// A run of values of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum HybridRun<'a> {
+pub(in crate::parquet) enum HybridRun<'a> {
     /// One value, `count` times.
     Rle { value: u32, count: usize },
     /// Values of the stream's bit width, the lowest bits first.
@@ -20,14 +22,18 @@ pub(super) enum HybridRun<'a> {
 
 /// The runs of a stream until `remaining` values are read.
 #[derive(Debug)]
-pub(super) struct HybridRuns<'a> {
+pub(in crate::parquet) struct HybridRuns<'a> {
     bytes: &'a [u8],
     width: u32,
     remaining: usize,
 }
 
 impl<'a> HybridRuns<'a> {
-    pub(super) fn new(bytes: &'a [u8], width: u32, count: usize) -> Result<Self, Unsupported> {
+    pub(in crate::parquet) fn new(
+        bytes: &'a [u8],
+        width: u32,
+        count: usize,
+    ) -> Result<Self, Unsupported> {
         let fits = width <= MAX_BIT_WIDTH;
         fits.then_some(Self {
             bytes,
@@ -88,73 +94,132 @@ impl<'a> Iterator for HybridRuns<'a> {
     }
 }
 
-/// Appends the first `count` values of a stream to `out`.
-pub(super) fn read_all(
+/// Passes on the first `count` values of a stream in blocks of at most [`BLOCK_VALUES`].
+pub(in crate::parquet) fn read_blocks(
     bytes: &[u8],
     width: u32,
     count: usize,
-    out: &mut Vec<u32>,
+    mut pass: impl FnMut(&[u32]) -> Result<(), Unsupported>,
 ) -> Result<(), Unsupported> {
+    let mut block = [0; BLOCK_VALUES];
+    let mut filled = 0;
     for run in HybridRuns::new(bytes, width, count)? {
-        match run? {
-            HybridRun::Rle { value, count } => out.resize(out.len() + count, value),
-            HybridRun::BitPacked { bytes, count } => unpack(bytes, width, count, out),
+        let mut run = run?;
+        while run.count() > 0 {
+            // Packed values come in groups, which are not cut.
+            if filled + GROUP_VALUES > BLOCK_VALUES {
+                pass(&block[..filled])?;
+                filled = 0;
+            }
+            filled += run.take_values(width, &mut block[filled..]);
         }
     }
-    Ok(())
+    pass(&block[..filled])
+}
+
+impl HybridRun<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Self::Rle { count, .. } | Self::BitPacked { count, .. } => *count,
+        }
+    }
+
+    /// Takes the next values, as many as there are and as fit; of packed values whole groups, or the last ones.
+    fn take_values(&mut self, width: u32, out: &mut [u32]) -> usize {
+        match self {
+            Self::Rle { value, count } => {
+                let taken = out.len().min(*count);
+                out[..taken].fill(*value);
+                *count -= taken;
+                taken
+            }
+            Self::BitPacked { bytes, count } => {
+                let (groups, _) = out.as_chunks_mut();
+                let taken = (groups.len() * GROUP_VALUES).min(*count);
+                unpack(bytes, width, &mut groups[..taken.div_ceil(GROUP_VALUES)]);
+                *count -= taken;
+                taken
+            }
+        }
+    }
 }
 
 macro_rules! for_width {
-    ($width:expr, $bytes:expr, $count:expr, $out:expr, $($n:literal)*) => {
+    ($width:expr, $bytes:expr, $groups:expr, $($n:literal)*) => {
         match $width {
-            0 => $out.resize($out.len() + $count, 0),
-            $($n => unpack_width::<$n>($bytes, $count, $out),)*
-            _ => {}
+            $($n => unpack_width::<$n>($bytes, $groups),)*
+            _ => $groups.fill([0; GROUP_VALUES]),
         }
     };
 }
 
-fn unpack(bytes: &[u8], width: u32, count: usize, out: &mut Vec<u32>) {
-    for_width!(width, bytes, count, out,
+/// Unpacks values to `groups`, and takes their bytes off `bytes`. What is missing at the end is zeros.
+pub(super) fn unpack(bytes: &mut &[u8], width: u32, groups: &mut [[u32; GROUP_VALUES]]) {
+    for_width!(width, bytes, groups,
         1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32);
 }
 
-/// Unpacks values of a constant width, with which the loop over a block is a straight line of loads and shifts.
-fn unpack_width<const WIDTH: usize>(mut bytes: &[u8], mut count: usize, out: &mut Vec<u32>) {
-    // Every load reads eight bytes, that of the last value too.
-    let mut padded = [0_u8; 4 * BLOCK_VALUES + 8];
-    let mut block = [0_u32; BLOCK_VALUES];
-    let mask = u64::MAX >> (64 - WIDTH);
-    while count > 0 {
-        if bytes.len() >= 4 * WIDTH {
-            padded[..4 * WIDTH].copy_from_slice(&bytes[..4 * WIDTH]);
-            bytes = &bytes[4 * WIDTH..];
+fn unpack_width<const WIDTH: usize>(bytes: &mut &[u8], groups: &mut [[u32; GROUP_VALUES]]) {
+    for group in groups {
+        if let Some((packed, rest)) = bytes.split_at_checked(4 * WIDTH) {
+            unpack_group::<WIDTH>(packed, group);
+            *bytes = rest;
         } else {
-            padded[..bytes.len()].copy_from_slice(bytes);
-            bytes = &[];
+            let mut packed = [0; 4 * MAX_BIT_WIDTH as usize];
+            packed[..bytes.len()].copy_from_slice(bytes);
+            unpack_group::<WIDTH>(&packed[..4 * WIDTH], group);
+            *bytes = &[];
         }
-        for (i, slot) in block.iter_mut().enumerate() {
-            let bit = i * WIDTH;
-            let mut word = [0; 8];
-            word.copy_from_slice(&padded[bit / 8..bit / 8 + 8]);
-            let value = (u64::from_le_bytes(word) >> (bit % 8)) & mask;
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "masked to 32 bits or fewer"
-            )]
-            {
-                *slot = value as u32;
-            }
-        }
-        let block_count = count.min(BLOCK_VALUES);
-        out.extend_from_slice(&block[..block_count]);
-        count -= block_count;
+    }
+}
+
+macro_rules! unpack_values {
+    ($packed:expr, $group:expr, $($i:literal)*) => {
+        // Written out, every position and shift is a constant.
+        $($group[$i] = unpack_value::<WIDTH>($packed, $i);)*
+    };
+}
+
+fn unpack_group<const WIDTH: usize>(packed: &[u8], group: &mut [u32; GROUP_VALUES]) {
+    let packed = &packed[..4 * WIDTH];
+    unpack_values!(packed, group,
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+}
+
+/// A value of a group. It is cut out of eight bytes that lie in the group, also for the last value.
+#[inline]
+fn unpack_value<const WIDTH: usize>(packed: &[u8], i: usize) -> u32 {
+    let bit = i * WIDTH;
+    let start = (bit / 8).min((4 * WIDTH).saturating_sub(8));
+    let length = (4 * WIDTH).min(8);
+    let mut word = [0; 8];
+    word[..length].copy_from_slice(&packed[start..start + length]);
+    let value = (u64::from_le_bytes(word) >> (bit - 8 * start)) & (u64::MAX >> (64 - WIDTH));
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "masked to 32 bits or fewer"
+    )]
+    {
+        value as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read_all(
+        bytes: &[u8],
+        width: u32,
+        count: usize,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Unsupported> {
+        read_blocks(bytes, width, count, |block| {
+            assert!(block.len() <= BLOCK_VALUES);
+            out.extend_from_slice(block);
+            Ok(())
+        })
+    }
 
     fn pack(values: &[u32], width: u32) -> Vec<u8> {
         let mut bits: Vec<bool> = Vec::new();
@@ -189,6 +254,33 @@ mod tests {
                 let cut = read_all(&stream[..needed - 1], width, 100, &mut decoded);
                 assert_eq!(cut, Err(Unsupported), "width {width}");
             }
+        }
+    }
+
+    /// Runs of many lengths, so that blocks begin and end anywhere in them.
+    #[test]
+    fn blocks_join_runs() {
+        let (mut stream, mut values) = (Vec::new(), Vec::new());
+        for run in 0..90_u8 {
+            let length = [1, 7, 40, 126][usize::from(run) % 4];
+            if run % 3 == 0 {
+                let packed: Vec<u32> = (0..8 * u32::from(length % 64)).map(|i| i % 31).collect();
+                stream.push((length % 64) << 1 | 1);
+                stream.extend(pack(&packed, 5));
+                values.extend(packed);
+            } else {
+                stream.extend([(length << 1) & 0x7f | 0x80, length >> 6, run % 32]);
+                values.extend(std::iter::repeat_n(
+                    u32::from(run % 32),
+                    usize::from(length),
+                ));
+            }
+        }
+        assert!(values.len() > 4 * BLOCK_VALUES);
+        for count in [values.len(), BLOCK_VALUES, BLOCK_VALUES + 1, 3000] {
+            let mut decoded = Vec::new();
+            read_all(&stream, 5, count, &mut decoded).unwrap();
+            assert_eq!(decoded, values[..count]);
         }
     }
 

@@ -2,32 +2,32 @@
 //!
 //! The general decoder of arrow-rs collects values in one form and builds the array in a second pass. This decoder
 //! knows only the common cases: numbers, times, decimals, strings and binaries without nesting, in plain or dictionary
-//! encoding. Every other column, and every one with an error, it leaves to the general decoder, whose errors are those
-//! that a user sees: [`decode`] has no errors of its own.
+//! encoding, and integers as packed differences. `page_source` reads its pages. Every other column, and every one with an
+//! error, it leaves to the general decoder, whose errors are those that a user sees: [`decode`] has no errors of its own.
 
-mod hybrid;
+pub(super) mod hybrid;
+mod packed;
+mod page_source;
+mod texts;
 mod values;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray};
 use arrow_buffer::bit_chunk_iterator::UnalignedBitChunk;
-use arrow_buffer::bit_util::get_bit;
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use arrow_schema::DataType;
 use arrow_select::filter::filter;
-use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
-use parquet::column::page::{Page, PageReader};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::reader::ChunkReader;
-use parquet::file::serialized_reader::SerializedPageReader;
 
 use self::hybrid::{HybridRun, HybridRuns};
-use self::values::{ColumnBuilder, FixedWidthBuilder};
+use self::page_source::{DataPage, FlatPage, PageBuffer, PageSource};
+use self::texts::ByteArrayBuilder;
+use self::values::{ColumnBuilder, FixedWidthBuilder, RowBits};
 
 /// The most rows and bytes for which memory is reserved beforehand, whatever a footer claims.
 const MAX_RESERVED_ROWS: usize = 1 << 24;
@@ -37,7 +37,7 @@ const PAGE_ROWS: usize = 1 << 15;
 
 /// The column must be decoded by the general decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Unsupported;
+pub(super) struct Unsupported;
 
 /// The rows of a column chunk to decode.
 #[derive(Debug)]
@@ -60,7 +60,8 @@ pub(super) fn decode<R: ChunkReader + 'static>(
 ) -> Option<ArrayRef> {
     let descriptor = column.column_descr();
     let is_flat = descriptor.path().parts().len() == 1 && descriptor.max_rep_level() == 0;
-    let is_supported = |encoding| is_value_encoding(encoding) || encoding == Encoding::RLE;
+    // Of values and of levels; the pages say which levels they have.
+    let is_supported = |encoding| is_value_encoding(encoding) || is_level_encoding(encoding);
     if !is_flat || descriptor.max_def_level() > 1 || !column.encodings().all(is_supported) {
         return None;
     }
@@ -69,8 +70,7 @@ pub(super) fn decode<R: ChunkReader + 'static>(
         (mask.count_set_bits() + PAGE_ROWS).min(mask.len())
     });
     let builder = create_builder(column, selected_rows, rows, data_type)?;
-    let locations = selected.locations.map(<[PageLocation]>::to_vec);
-    let pages = SerializedPageReader::new(Arc::new(reader), column, rows, locations).ok()?;
+    let pages = PageSource::open(reader, column, rows, selected.locations).ok()?;
     let decoder = ChunkDecoder {
         builder,
         rows,
@@ -78,16 +78,23 @@ pub(super) fn decode<R: ChunkReader + 'static>(
         mask: selected.mask.cloned(),
         skipped_rows: 0,
         validity: (descriptor.max_def_level() == 1).then(Validity::default),
-        indices: Vec::new(),
         selected: Vec::new(),
         decoded_rows: 0,
     };
-    decoder.read(pages).ok()
+    PageBuffer::with(|buffer| decoder.read(pages, buffer)).ok()
 }
 
 fn is_value_encoding(encoding: Encoding) -> bool {
-    use Encoding::{PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY};
-    matches!(encoding, PLAIN | PLAIN_DICTIONARY | RLE_DICTIONARY)
+    use Encoding::{DELTA_BINARY_PACKED, PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY};
+    matches!(
+        encoding,
+        PLAIN | PLAIN_DICTIONARY | RLE_DICTIONARY | DELTA_BINARY_PACKED
+    )
+}
+
+#[allow(deprecated, reason = "old writers list it among the encodings")]
+fn is_level_encoding(encoding: Encoding) -> bool {
+    matches!(encoding, Encoding::RLE | Encoding::BIT_PACKED)
 }
 
 /// The builder for types that the general decoder reinterprets or widens; None for those that it converts otherwise.
@@ -136,17 +143,11 @@ fn create_builder(
         }
         (Type::BYTE_ARRAY, D::Utf8 | D::Binary) => {
             let is_utf8 = *data_type == D::Utf8;
-            Box::new(
-                values::ByteArrayBuilder::<i32>::new(is_utf8, capacity_rows, capacity_bytes)
-                    .ok()?,
-            )
+            Box::new(ByteArrayBuilder::<i32>::new(is_utf8, capacity_rows, capacity_bytes).ok()?)
         }
         (Type::BYTE_ARRAY, D::LargeUtf8 | D::LargeBinary) => {
             let is_utf8 = *data_type == D::LargeUtf8;
-            Box::new(
-                values::ByteArrayBuilder::<i64>::new(is_utf8, capacity_rows, capacity_bytes)
-                    .ok()?,
-            )
+            Box::new(ByteArrayBuilder::<i64>::new(is_utf8, capacity_rows, capacity_bytes).ok()?)
         }
         _ => return None,
     };
@@ -164,8 +165,6 @@ struct ChunkDecoder {
     skipped_rows: usize,
     /// The validity of a nullable column; None for a required one.
     validity: Option<Validity>,
-    /// The dictionary indices of a page.
-    indices: Vec<u32>,
     /// The selected rows of a page, as ranges.
     selected: Vec<Range<usize>>,
     /// Rows decoded so far, whether selected or not.
@@ -175,16 +174,19 @@ struct ChunkDecoder {
 impl ChunkDecoder {
     fn read<R: ChunkReader>(
         mut self,
-        mut pages: SerializedPageReader<R>,
+        mut pages: PageSource<R>,
+        buffer: &mut PageBuffer,
     ) -> Result<ArrayRef, Unsupported> {
         let is_whole = self.row_range == (0..self.rows);
         while self.skipped_rows + self.decoded_rows < self.row_range.end {
             if (!is_whole || self.mask.is_some()) && self.skip_page(&mut pages)? {
                 continue;
             }
-            match pages.get_next_page().map_err(|_damaged| Unsupported)? {
-                Some(page) => self.read_page(page)?,
-                None => return Err(Unsupported),
+            match pages.next_page(buffer)? {
+                FlatPage::Dictionary { values, count } => {
+                    self.builder.set_dictionary(values, count)?;
+                }
+                FlatPage::Data(page) => self.read_data_page(&page)?,
             }
         }
         let first = self
@@ -210,17 +212,14 @@ impl ChunkDecoder {
     /// Skips the next page if none of its rows is selected; returns whether it did.
     fn skip_page<R: ChunkReader>(
         &mut self,
-        pages: &mut SerializedPageReader<R>,
+        pages: &mut PageSource<R>,
     ) -> Result<bool, Unsupported> {
         if self.decoded_rows > 0 && self.mask.is_none() {
             return Ok(false);
         }
-        let peeked = pages.peek_next_page().map_err(|_damaged| Unsupported)?;
-        let Some(page) = peeked.filter(|page| !page.is_dict) else {
+        let Some(rows) = pages.peek_rows()? else {
             return Ok(false);
         };
-        // Without nesting a level is a row.
-        let rows = page.num_levels.or(page.num_rows).ok_or(Unsupported)?;
         if self.decoded_rows == 0 && self.skipped_rows + rows <= self.row_range.start {
             self.skipped_rows += rows;
         } else if rows <= self.rows - self.skipped_rows - self.decoded_rows
@@ -234,58 +233,17 @@ impl ChunkDecoder {
         } else {
             return Ok(false);
         }
-        pages.skip_next_page().map_err(|_damaged| Unsupported)?;
+        pages.skip_page()?;
         Ok(true)
     }
 
-    fn read_page(&mut self, page: Page) -> Result<(), Unsupported> {
-        match page {
-            Page::DictionaryPage {
-                buf,
-                num_values,
-                encoding: Encoding::PLAIN | Encoding::PLAIN_DICTIONARY,
-                ..
-            } => self.builder.set_dictionary(&buf, num_values as usize),
-            Page::DataPage {
-                buf,
-                num_values,
-                encoding,
-                def_level_encoding,
-                ..
-            } => {
-                let (levels, values) = match self.validity {
-                    Some(_) if def_level_encoding == Encoding::RLE => {
-                        let (length_bytes, rest) = buf.split_first_chunk().ok_or(Unsupported)?;
-                        let length = u32::from_le_bytes(*length_bytes) as usize;
-                        split(&buf.slice_ref(rest), length)?
-                    }
-                    Some(_) => return Err(Unsupported),
-                    None => (Bytes::new(), buf),
-                };
-                self.read_data_page(num_values as usize, &levels, &values, encoding)
-            }
-            Page::DataPageV2 {
-                buf,
-                num_values,
-                encoding,
-                def_levels_byte_len,
-                rep_levels_byte_len: 0,
-                ..
-            } => {
-                let (levels, values) = split(&buf, def_levels_byte_len as usize)?;
-                self.read_data_page(num_values as usize, &levels, &values, encoding)
-            }
-            _ => Err(Unsupported),
-        }
-    }
-
-    fn read_data_page(
-        &mut self,
-        rows: usize,
-        levels: &[u8],
-        values: &[u8],
-        encoding: Encoding,
-    ) -> Result<(), Unsupported> {
+    fn read_data_page(&mut self, page: &DataPage<'_>) -> Result<(), Unsupported> {
+        let DataPage {
+            rows,
+            encoding,
+            levels,
+            values,
+        } = *page;
         if rows > self.rows - self.skipped_rows - self.decoded_rows || !is_value_encoding(encoding)
         {
             return Err(Unsupported);
@@ -298,19 +256,23 @@ impl ChunkDecoder {
             // A page of nulls may have no bytes after its levels.
             _ if present == 0 => {}
             Encoding::PLAIN => self.builder.append_plain(values, present)?,
+            Encoding::DELTA_BINARY_PACKED => {
+                let append = |block: &[i64]| self.builder.append_integers(block);
+                packed::read_blocks(values, present, append)?;
+            }
             _ => {
                 let (&width, runs) = values.split_first().ok_or(Unsupported)?;
-                self.indices.clear();
-                hybrid::read_all(runs, u32::from(width), present, &mut self.indices)?;
-                self.builder.append_indexed(&self.indices)?;
+                let append = |indices: &[u32]| self.builder.append_indexed(indices);
+                hybrid::read_blocks(runs, u32::from(width), present, append)?;
             }
         }
         if let Some(bits) = self.validity.as_ref().and_then(|v| v.bits.as_ref())
             && present < rows
         {
-            let (bits, begin) = (bits.as_slice(), self.decoded_rows);
-            let is_valid = |row| get_bit(bits, begin + row);
-            self.builder.pad_nulls(rows, present, &is_valid);
+            let bits = bits.as_slice();
+            let first = self.decoded_rows;
+            let validity = RowBits { bits, first };
+            self.builder.pad_nulls(rows, present, validity);
         }
         self.retain_selected(rows);
         self.decoded_rows += rows;
@@ -347,13 +309,6 @@ fn select(bits: BooleanBuffer, mask: &BooleanBuffer) -> Result<BooleanBuffer, Un
     let mask = BooleanArray::new(mask.clone(), None);
     let selected = filter(&BooleanArray::new(bits, None), &mask).map_err(|_refused| Unsupported)?;
     Ok(selected.as_boolean().values().clone())
-}
-
-fn split(bytes: &Bytes, at: usize) -> Result<(Bytes, Bytes), Unsupported> {
-    if at > bytes.len() {
-        return Err(Unsupported);
-    }
-    Ok((bytes.slice(..at), bytes.slice(at..)))
 }
 
 /// Which rows hold a value.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, make_array,
+    Array, ArrayRef, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray, make_array,
 };
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, NullBuffer};
 use arrow_cast::cast;
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::{Compression, Encoding};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::PageIndexPolicy;
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -131,15 +131,18 @@ fn with_nulls(array: &ArrayRef, random: &mut StdRng) -> ArrayRef {
     make_array(data.build().unwrap())
 }
 
-fn properties(random: &mut StdRng) -> WriterProperties {
+fn properties(random: &mut StdRng, data_type: &D) -> WriterProperties {
+    let zstd = Compression::ZSTD(ZstdLevel::default());
     let codecs = [
         Compression::UNCOMPRESSED,
         Compression::SNAPPY,
         Compression::LZ4_RAW,
+        zstd,
+        zstd,
     ];
     let versions = [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0];
     let mut builder = WriterProperties::builder()
-        .set_compression(codecs[random.random_range(0..3)])
+        .set_compression(codecs[random.random_range(0..5)])
         .set_writer_version(versions[random.random_range(0..2)])
         .set_data_page_row_count_limit([100, 1000, 100_000][random.random_range(0..3)])
         .set_write_batch_size([64, 1024][random.random_range(0..2)])
@@ -148,9 +151,18 @@ fn properties(random: &mut StdRng) -> WriterProperties {
     if random.random_ratio(1, 3) {
         builder = builder.set_dictionary_enabled(false);
     }
-    // Version 2 would choose the delta encodings, which the flat decoder does not support.
+    // Version 2 would choose delta encodings of strings, which the flat decoder does not support.
     builder = builder.set_encoding(Encoding::PLAIN);
+    if is_integer(data_type) && random.random() {
+        builder = builder.set_encoding(Encoding::DELTA_BINARY_PACKED);
+    }
     builder.build()
+}
+
+/// Whether Parquet stores the values as integers of 32 or 64 bits.
+fn is_integer(data_type: &D) -> bool {
+    let is_long = matches!(data_type, D::Decimal128(18.., _));
+    !is_long && (data_type.is_integer() || data_type.is_temporal() || data_type.is_decimal())
 }
 
 fn write_file(array: &ArrayRef, nullable: bool, properties: WriterProperties) -> Bytes {
@@ -267,7 +279,7 @@ fn gives_what_the_general_decoder_gives() {
             if nullable {
                 array = with_nulls(&array, &mut random);
             }
-            let file = write_file(&array, nullable, properties(&mut random));
+            let file = write_file(&array, nullable, properties(&mut random, &data_type));
             let (expected, decoded) = decode_both(&file, None);
             assert_eq!(
                 expected.as_ref(),
@@ -294,6 +306,50 @@ fn gives_what_the_general_decoder_gives() {
     }
 }
 
+/// Of differences of every width, and of equal steps whose sums wrap around.
+#[test]
+fn packed_differences_are_decoded() {
+    let mut random = StdRng::seed_from_u64(1);
+    for width in 0..=64_u32 {
+        let mask = u64::MAX.checked_shr(64 - width).unwrap_or_default();
+        let step = random.random::<u64>();
+        let mut last = random.random::<u64>();
+        let values = (0..ROWS).map(|_| {
+            last = last
+                .wrapping_add(step)
+                .wrapping_add(random.random::<u64>() & mask);
+            last.cast_signed()
+        });
+        let long = Int64Array::from_iter_values(values);
+        #[allow(clippy::cast_possible_truncation, reason = "any 32 bits will do")]
+        let short = Int32Array::from_iter_values(long.values().iter().map(|value| *value as i32));
+        for array in [Arc::new(long) as ArrayRef, Arc::new(short)] {
+            for nullable in [false, true] {
+                let array = if nullable {
+                    with_nulls(&array, &mut random)
+                } else {
+                    Arc::clone(&array)
+                };
+                let rows = [1, 2, 33, ROWS][random.random_range(0..4)];
+                let array = array.slice(0, rows);
+                let properties = WriterProperties::builder()
+                    .set_dictionary_enabled(false)
+                    .set_encoding(Encoding::DELTA_BINARY_PACKED)
+                    .set_data_page_row_count_limit([30, 1000, 100_000][random.random_range(0..3)])
+                    .build();
+                let file = write_file(&array, nullable, properties);
+                let selected = random_rows(&mut random, rows);
+                for selected in [None, Some(&selected)] {
+                    let (expected, decoded) = decode_both(&file, selected);
+                    assert!(expected.is_some(), "width {width}");
+                    assert_eq!(decoded, expected, "width {width}");
+                }
+                assert_eq!(decode_both(&file, None).1.as_ref(), Some(&array));
+            }
+        }
+    }
+}
+
 /// Of changed bytes both decoders give the same, or one an error; the flat decoder does not panic.
 #[test]
 fn damaged_pages_are_left_to_the_general_decoder() {
@@ -306,7 +362,7 @@ fn damaged_pages_are_left_to_the_general_decoder() {
         {
             let array = column(&mut random, &data_type, 30).slice(0, 500);
             let array = with_nulls(&array, &mut random);
-            let file = write_file(&array, true, properties(&mut random));
+            let file = write_file(&array, true, properties(&mut random, &data_type));
             let reader = SerializedFileReader::new(file.clone()).unwrap();
             let (start, length) = reader.metadata().row_group(0).column(0).byte_range();
             let pages = usize::try_from(start + length).unwrap();
@@ -328,4 +384,24 @@ fn damaged_pages_are_left_to_the_general_decoder() {
         }
     }
     assert!(refused > 100, "only {refused} refused");
+}
+
+/// Old writers list the encoding of levels that a column does not have.
+#[test]
+#[allow(deprecated, reason = "old writers list it among the encodings")]
+fn listed_level_encodings_do_not_matter() {
+    let array: ArrayRef = Arc::new(Int64Array::from(vec![Some(7), None, Some(-1)]));
+    let bytes = write_file(&array, true, WriterProperties::default());
+    let file = SerializedFileReader::new(bytes.clone()).unwrap();
+    let column = file.metadata().row_group(0).column(0).clone();
+    let mut encodings: Vec<Encoding> = column.encodings().collect();
+    encodings.push(Encoding::BIT_PACKED);
+    let column = column.into_builder().set_encodings(encodings).build();
+    let all_rows = RowsToDecode {
+        range: 0..3,
+        mask: None,
+        locations: None,
+    };
+    let decoded = super::decode(bytes, &column.unwrap(), 3, &all_rows, &D::Int64);
+    assert_eq!(decoded.as_ref(), Some(&array));
 }

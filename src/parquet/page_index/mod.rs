@@ -83,7 +83,7 @@ impl ParquetFile {
     pub(crate) fn index_ranges(&self, group: usize, leaf: usize) -> Option<IndexRanges> {
         let row_group = self.metadata().row_group(group);
         let column = row_group.column(leaf);
-        if usize::try_from(row_group.num_rows()).ok()? < MIN_PAGED_ROWS || self.is_encrypted(leaf) {
+        if usize::try_from(row_group.num_rows()).ok()? < MIN_PAGED_ROWS || !self.is_readable(leaf) {
             return None;
         }
         let indexes = self.chunks_end()..self.indexes_end();

@@ -12,8 +12,9 @@ use arrow_schema::{ArrowError, DataType};
 
 use super::super::layers::to_error;
 use super::accumulators::{Accumulator, Argument, Sign, valid_rows};
-use super::sorted_files::{BATCH_ROWS, SortedFiles};
+use super::sorted_files::SortedFiles;
 use crate::error::Result;
+use crate::files::BATCH_ROWS;
 
 /// About the most bytes of values that are kept in memory.
 const MEMORY_BYTES: usize = 16 << 20;

@@ -162,10 +162,7 @@ impl Produce for OrderedFunction {
             .by
             .iter()
             .enumerate()
-            .map(|(at, (_, options))| SortColumn {
-                index: at + 2,
-                options: *options,
-            });
+            .map(|(at, (_, options))| SortColumn::new(at + 2, *options));
         let by: Vec<SortColumn> = std::iter::once(SortColumn::ascending(0))
             .chain(by)
             .collect();

@@ -7,12 +7,10 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
 use super::super::layers::to_arrow;
 use crate::error::Result;
-use crate::files::{Merge, SortColumn, SortKeys, Spill};
+use crate::files::{BATCH_ROWS, Merge, SortColumn, SortKeys, Spill};
 
 /// So many files of one level are merged into one of the next.
 const MERGED_FILES: usize = 16;
-/// The most values of a batch.
-pub(super) const BATCH_ROWS: usize = 8192;
 
 /// Values that were set aside, file by file.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use arrow_select::interleave::interleave;
 use super::super::layers::to_error;
 use super::accumulators::{Argument, valid_rows};
 use super::extremes::order_of;
-use super::sorted_files::{BATCH_ROWS, SortedFiles};
+use super::sorted_files::SortedFiles;
 use crate::error::Result;
+use crate::files::BATCH_ROWS;
 use crate::parquet::size::slice_bytes;
 
 /// About the most bytes of values that are kept in memory.

@@ -1,10 +1,10 @@
 //! Changes of a table's columns.
 //!
 //! Data files name columns by id, so no file is rewritten. A change is applied to the newest columns and never
-//! conflicts. Refused with [`crate::ErrorKind::InvalidInput`]: a name that exists already or is empty, an unknown
-//! column, a new column that is not nullable, dropping a column of the key or sort order or the last one,
-//! a type that does not hold all values of the current one, a wider type of an extension type, and an order that is not
-//! of all columns.
+//! conflicts, unless a column that a caller has read was dropped since ([`AlterOpened`]). Refused with
+//! [`crate::ErrorKind::InvalidInput`]: a name that exists already or is empty, an unknown column, a new column that is
+//! not nullable, dropping a column of the key or sort order or the last one, a type that does not hold all values of
+//! the current one, a wider type of an extension type, and an order that is not of all columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::parquet::types::index_of;
 use crate::parquet::writer::check_schema;
 use crate::table::changes::check_not_reserved;
 use crate::table::format::{CommitOperation, TableManifest, TableSchema, Widened};
+use crate::table::opened_columns::OpenedColumns;
 use crate::table::schema::check_not_empty;
 use crate::table::spark_fields::rename_described;
 use crate::versions::Change;
@@ -86,6 +87,44 @@ impl Draft {
             Ok(_) => Err(Error::invalid(format!("column {name:?} already exists"))),
             Err(_) => Ok(()),
         }
+    }
+}
+
+/// A change of a table's columns under the names by which a caller has read them: it follows a column that was renamed.
+/// [`crate::ErrorKind::CommitConflict`] if one was dropped.
+#[derive(Debug, Clone)]
+pub struct AlterOpened {
+    /// The change.
+    pub alter: Alter,
+    /// The columns that the caller has read.
+    pub opened: OpenedColumns,
+}
+
+impl Change<TableManifest> for AlterOpened {
+    fn apply(&self, base: &TableManifest) -> Result<(TableManifest, CommitOperation)> {
+        let current = |column: &String| self.opened.current_name(column, base);
+        let alter = match &self.alter {
+            Alter::Add(field) => Alter::Add(field.clone()),
+            Alter::Rename { column, to } => Alter::Rename {
+                column: current(column)?,
+                to: to.clone(),
+            },
+            Alter::Drop { column } => Alter::Drop {
+                column: current(column)?,
+            },
+            Alter::Widen { column, to } => Alter::Widen {
+                column: current(column)?,
+                to: to.clone(),
+            },
+            Alter::Reorder { columns } => Alter::Reorder {
+                columns: columns.iter().map(current).collect::<Result<_>>()?,
+            },
+        };
+        alter.apply(base)
+    }
+
+    fn base_version(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -170,10 +209,7 @@ fn rename_column(draft: &mut Draft, column: &str, to: &str) -> Result<CommitOper
     check_not_reserved(to)?;
     let renamed = draft.fields[index].as_ref().clone().with_name(to);
     draft.fields[index] = Arc::new(renamed);
-    let entry = &mut draft.schema.columns[index];
-    let stored_name = entry.stored_name().to_owned();
-    entry.stored = (stored_name != to).then_some(stored_name);
-    to.clone_into(&mut entry.name);
+    draft.schema.columns[index].rename(to.to_owned());
     draft.describe(column, Some(to));
     Ok(column_operation("rename_column", column, "to", json!(to)))
 }

@@ -45,6 +45,17 @@ impl NewColumns {
         let draft = Arc::new(add_columns(base, &fields)?);
         Ok(Some(Self { draft, fields }))
     }
+
+    /// The columns of these names, which a draft has and its version does not.
+    pub fn of_draft(draft: Arc<TableManifest>, names: &[String]) -> Result<Self> {
+        let schema = TableColumns::from_manifest(&draft)?.schema;
+        let fields = names.iter().map(|name| {
+            let field = schema.field_with_name(name).map_err(Error::from_cause)?;
+            Ok::<_, Error>(field.clone())
+        });
+        let fields = fields.collect::<Result<_>>()?;
+        Ok(Self { draft, fields })
+    }
 }
 
 /// Adds columns and uploaded data files that have them.

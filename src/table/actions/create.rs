@@ -64,6 +64,7 @@ impl NewTable {
             older_transactions: Vec::new(),
             tags: BTreeMap::new(),
             exports: self.exports,
+            shares: BTreeMap::new(),
         }
     }
 }

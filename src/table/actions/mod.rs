@@ -12,7 +12,7 @@ mod restore;
 mod row_delta;
 
 pub use self::add_files::AddFiles;
-pub use self::alter::Alter;
+pub use self::alter::{Alter, AlterOpened};
 pub use self::append::Append;
 pub use self::append_columns::{AppendWithColumns, NewColumns};
 pub use self::create::{NewTable, create};

@@ -20,6 +20,7 @@ use crate::parquet::file::TAIL_BYTES;
 use crate::store::Condition;
 use crate::table::Table;
 use crate::table::format::TableManifest;
+use crate::versions::CommitId;
 
 /// The folder of the log, relative to the table.
 pub(super) const FOLDER: &str = "_delta_log";
@@ -162,7 +163,7 @@ impl Log {
 }
 
 /// Whether there is a log that exports wrote.
-pub(super) async fn exists(table: &Table) -> Result<bool> {
+pub(in crate::table) async fn exists(table: &Table) -> Result<bool> {
     let log = Log::list(table).await?;
     match log.last_state(table).await {
         Err(e) if e.kind() == ErrorKind::ExportConflict => {
@@ -172,6 +173,12 @@ pub(super) async fn exists(table: &Table) -> Result<bool> {
         Err(e) => Err(e),
         Ok(_) => Ok(!log.is_empty()),
     }
+}
+
+/// The newest version of the log and its commit; None without an export.
+pub(in crate::table) async fn last_exported(table: &Table) -> Result<Option<(u64, CommitId)>> {
+    let last = Log::list(table).await?.last_state(table).await?;
+    Ok(last.map(|state| (state.version, state.commit_id)))
 }
 
 /// Whether the checkpoint of a version says what its commit says.
@@ -328,7 +335,7 @@ pub(super) async fn check_hint(table: &Table, log: &Log) -> Result<()> {
 /// Removes a log that exports of this library wrote. The newest version goes first: until the end readers find an older
 /// one. The names recur in the log that comes after it, so a request that is late removes only what was
 /// listed; the hint, without which readers list the log, may go.
-pub(super) async fn remove(table: &Table) -> Result<()> {
+pub(in crate::table) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
     // A store that is probed first is probed beside the log.
     store.condition_support(table.root()).await?;

@@ -18,14 +18,14 @@ mod rebuild;
 mod schema;
 mod statistics;
 mod types;
-mod upkeep;
 mod vectors;
 mod version;
 
 pub use self::export::{DeltaExport, DeltaOptions, export_delta};
+pub(super) use self::log_files::{exists as is_exported, last_exported, remove};
 pub(super) use self::prune::prune;
 pub(super) use self::schema::check_columns;
-pub(super) use self::upkeep::{export_again, is_exported, remove_exported};
+pub(super) use self::vectors::list_objects;
 
 /// The folders of a log and of its deletion vectors, relative to the table.
 pub(super) const FOLDERS: [&str; 2] = [log_files::FOLDER, vectors::FOLDER];

@@ -114,7 +114,7 @@ fn object_path(DeletionKey(uuid): &DeletionKey) -> String {
 }
 
 /// The paths of a table's vectors, in the store.
-pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
+pub(in crate::table) async fn list_objects(table: &Table) -> Result<Vec<String>> {
     let listing = table.store().list_folder(&table.path(FOLDER)).await?;
     let is_vector = |object: &ObjectMeta| {
         let name = object.location.filename().unwrap_or_default();

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::ownership::is_of_table;
 use crate::error::{Error, Result};
 use crate::files::TableColumns;
 use crate::table::Table;
 use crate::table::format::TableManifest;
+use crate::versions::CommitId;
 
 /// The columns that an export leaves out after another one: those of that one, and of those that are new
 /// since then, which have ids above `last_id`, any.
@@ -29,6 +31,29 @@ pub(in crate::table) fn keep_left_out(
     Err(Error::invalid(format!(
         "leave_out differs from that of the last export, which was {names:?}; with rebuild=True the log is written anew"
     )))
+}
+
+/// The columns that an export leaves out which replaces the last one: those that are asked for, or else those of the last
+/// one, if that is of this table. `last` has its version, its commit and its columns; `noun` is what it wrote.
+pub(in crate::table) async fn resolve_rebuild(
+    table: &Table,
+    newest: &TableManifest,
+    asked: Option<Vec<u32>>,
+    last: Option<(u64, &CommitId, &[u32])>,
+    noun: &str,
+) -> Result<Vec<u32>> {
+    let (version, commit_id, left_out) = match (asked, last) {
+        (Some(asked), _) => return Ok(asked),
+        (None, None) => return Ok(Vec::new()),
+        (None, Some(last)) => last,
+    };
+    match is_of_table(table, newest, version, commit_id).await? {
+        Some(true) => Ok(left_out.to_vec()),
+        None if !left_out.is_empty() => Err(Error::invalid(format!(
+            "it is not known whether the {noun} is of this table: give leave_out, the columns to leave out"
+        ))),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// The manifest that gives an export its identity: that of the first version, if it is still there.

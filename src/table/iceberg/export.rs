@@ -20,7 +20,7 @@ use crate::sync::progress;
 use crate::table::Table;
 use crate::table::export::{
     LoadedVersion, is_of_table, keep_left_out, needs_encoding, read_identity, resolve_leave_out,
-    to_uuid,
+    resolve_rebuild, to_uuid,
 };
 use crate::table::format::TableManifest;
 use crate::table::snapshot_file::SnapshotFile;
@@ -89,22 +89,15 @@ pub async fn export_iceberg(table: &Table, options: &IcebergOptions) -> Result<I
 /// are left out again.
 async fn remove_metadata(table: &Table, options: &mut IcebergOptions) -> Result<()> {
     let newest = table.newest().await?.manifest;
-    let last = Listing::list(table).await?.last(table).await?;
-    let left_out = match (&options.leave_out, &last) {
-        (Some(names), _) => resolve_leave_out(&newest, names)?,
-        (None, None) => Vec::new(),
-        (None, Some((_, state))) => {
-            match is_of_table(table, &newest, state.version, &state.commit_id).await? {
-                Some(true) => state.left_out.clone(),
-                None if !state.left_out.is_empty() => {
-                    return Err(Error::invalid(
-                        "it is not known whether the metadata is of this table: give leave_out, the columns to leave out",
-                    ));
-                }
-                _ => Vec::new(),
-            }
-        }
+    let metadata = Listing::list(table).await?.last(table).await?;
+    let asked = match &options.leave_out {
+        None => None,
+        Some(names) => Some(resolve_leave_out(&newest, names)?),
     };
+    let last = metadata
+        .as_ref()
+        .map(|(_, state)| (state.version, &state.commit_id, state.left_out.as_slice()));
+    let left_out = resolve_rebuild(table, &newest, asked, last, "metadata").await?;
     let location = resolve_location(options.location.as_ref(), None)?;
     let version = LoadedVersion::load(table, Arc::clone(&newest)).await?;
     let plan = Plan::new(&version, left_out.clone(), location, None, 0)?;

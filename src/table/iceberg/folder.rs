@@ -19,6 +19,7 @@ use crate::store::Condition;
 use crate::sync::hash::Sha3;
 use crate::table::Table;
 use crate::table::format::TableManifest;
+use crate::versions::CommitId;
 
 /// The folder, relative to the table.
 pub(super) const FOLDER: &str = "metadata";
@@ -114,7 +115,7 @@ fn metadata_path(version: u64) -> String {
 
 /// Whether there is metadata that exports wrote. Fails where another system has written beside it: a catalog in which an
 /// export was registered names files of the table, and no export can take away those that a vacuum removes.
-pub(super) async fn exists(table: &Table) -> Result<bool> {
+pub(in crate::table) async fn exists(table: &Table) -> Result<bool> {
     let listing = Listing::list(table).await?;
     match listing.last(table).await {
         Err(e) if e.kind() == ErrorKind::ExportConflict && !listing.has_ours(table).await? => {
@@ -124,6 +125,12 @@ pub(super) async fn exists(table: &Table) -> Result<bool> {
         Err(e) => Err(e),
         Ok(last) => Ok(last.is_some()),
     }
+}
+
+/// The newest exported version and its commit; None without an export.
+pub(in crate::table) async fn last_exported(table: &Table) -> Result<Option<(u64, CommitId)>> {
+    let last = Listing::list(table).await?.last(table).await?;
+    Ok(last.map(|(_, state)| (state.version, state.commit_id)))
 }
 
 async fn read(table: &Table, version: u64) -> Result<Bytes> {
@@ -250,7 +257,7 @@ pub(super) async fn remove_expired(
 
 /// Removes the metadata that exports of this library wrote: the newest version first, until the end readers find an
 /// older one. The names recur in what is exported after it, so a request that is late removes only what was listed.
-pub(super) async fn remove(table: &Table) -> Result<()> {
+pub(in crate::table) async fn remove(table: &Table) -> Result<()> {
     let store = table.store();
     // A store that is probed first is probed beside the metadata.
     store.condition_support(table.root()).await?;
@@ -277,7 +284,7 @@ pub(super) async fn remove(table: &Table) -> Result<()> {
 }
 
 /// The paths of manifests, of their lists, and of files with deleted rows, in the store.
-pub(super) async fn list_objects(table: &Table) -> Result<Vec<String>> {
+pub(in crate::table) async fn list_objects(table: &Table) -> Result<Vec<String>> {
     list_objects_before(table, DateTime::<Utc>::MAX_UTC).await
 }
 

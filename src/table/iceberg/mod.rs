@@ -20,14 +20,13 @@ mod prune;
 mod schema;
 mod snapshot_writer;
 mod types;
-mod upkeep;
 
 pub use self::export::{
     IcebergExport, IcebergOptions, Location, check_iceberg_location, export_iceberg,
 };
+pub(super) use self::folder::{exists as is_exported, last_exported, list_objects, remove};
 pub(super) use self::prune::prune;
 pub(super) use self::schema::check_columns;
-pub(super) use self::upkeep::{export_again, is_exported, remove_exported};
 
 /// The folders of metadata and of what they name, relative to the table.
 pub(super) const FOLDERS: [&str; 2] = [folder::FOLDER, folder::OBJECTS];

@@ -14,6 +14,30 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
+from handmade_parquet import (
+    BROTLI,
+    BYTE_ARRAY,
+    BYTE_STREAM_SPLIT,
+    DELTA_BINARY_PACKED,
+    DELTA_BYTE_ARRAY,
+    DELTA_LENGTH_BYTE_ARRAY,
+    FIXED,
+    GZIP,
+    INT32,
+    LZ4,
+    PLAIN,
+    RLE_DICTIONARY,
+    UTF8,
+    Column,
+    dictionary_page,
+    file,
+    levels,
+    page,
+    plain_strings,
+    runs,
+    varint,
+    zigzag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +75,16 @@ MANIFEST = {
 }
 
 
-def _outcome(root: Path, content: bytes, rows: int = 0) -> tuple[list[str], int]:
+def _write(root: Path, content: bytes, rows: int) -> None:
     folder = root / "a"
     folder.mkdir()
     (folder / "data.parquet").write_bytes(content)
     (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"row_count": rows}))
     (folder / "_SUCCESS").touch()
+
+
+def _outcome(root: Path, content: bytes, rows: int = 0) -> tuple[list[str], int]:
+    _write(root, content, rows)
     command = [sys.executable, "-c", READ, json.dumps(root.as_uri())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -246,6 +274,125 @@ def test_a_page_and_its_deltas_claim_the_same(tmp_path: Path) -> None:
     table = pa.table({"c": pa.array([f"{n}" for n in range(300)])})
     options = {"compression": "none", "use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"}
     _refused(_outcome(tmp_path, _changed(table, grown, **options), 300))
+
+
+def _zeros(codec: int, count: int) -> bytes:
+    """Zeros by the codec, more than fit in memory where that is cheap."""
+    if codec == GZIP:
+        # Members of a gzip file may follow one another.
+        return pa.compress(bytes(count >> 6), "gzip", asbytes=True) * 64
+    return pa.compress(bytes(count), {BROTLI: "brotli", LZ4: "lz4"}[codec], asbytes=True)
+
+
+@pytest.mark.parametrize("codec", [GZIP, BROTLI, LZ4], ids=["gzip", "brotli", "lz4"])
+@pytest.mark.parametrize("encoding", [PLAIN, DELTA_LENGTH_BYTE_ARRAY])
+@pytest.mark.parametrize("is_list", [False, True], ids=["flat", "list"])
+def test_pages_that_become_longer_than_they_claim(tmp_path: Path, codec: int, encoding: int, *, is_list: bool) -> None:
+    stored = _zeros(codec, 1 << 30)
+    body = (levels(runs(0, 3)) if is_list else b"") + levels(runs(1, 3))
+    pages = page(3, encoding, body, stored=stored, claimed=1 << 20)
+    physical = INT32 if encoding == PLAIN else BYTE_ARRAY
+    column = Column(physical, pages, 3, codec=codec, is_list=is_list, converted=None if encoding == PLAIN else UTF8)
+    _refused(_outcome(tmp_path, file(column), 3))
+
+
+def _equal_steps(count: int, first: int = 0, step: int = 0) -> bytes:
+    """Delta-encoded numbers in one block, which take no bits beyond their step."""
+    step = step << 1 if step >= 0 else (-step << 1) - 1
+    return varint(1 << 31) + varint(4) + varint(count) + varint(first << 1) + varint(step) + bytes(4)
+
+
+MANY = 2**31 - 1
+
+
+@pytest.mark.parametrize("encoding", [DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY], ids=["prefixes", "lengths"])
+@pytest.mark.parametrize("is_list", [False, True], ids=["flat", "list"])
+def test_two_billion_empty_texts_in_a_few_bytes(tmp_path: Path, encoding: int, *, is_list: bool) -> None:
+    """All numbers of the file agree, so nothing but the length of the page speaks against them."""
+    level_bytes = (levels(runs(0, MANY)) + levels(runs(3, MANY, 2))) if is_list else levels(runs(1, MANY))
+    body = level_bytes + _equal_steps(MANY) * (2 if encoding == DELTA_BYTE_ARRAY else 1)
+    column = Column(BYTE_ARRAY, page(MANY, encoding, body), MANY, converted=UTF8, is_list=is_list)
+    _refused(_outcome(tmp_path, file(column), MANY))
+
+
+@pytest.mark.parametrize("encoding", [DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY], ids=["prefixes", "lengths"])
+def test_a_million_texts_in_a_few_bytes_are_read(memory_store: pds.Store, encoding: int) -> None:
+    """Blocks of deltas may be long, and equal lengths take no bytes."""
+    rows = 1 << 20
+    lengths = [_equal_steps(rows)] if encoding == DELTA_LENGTH_BYTE_ARRAY else [_equal_steps(rows), _equal_steps(rows)]
+    body = levels(runs(1, rows)) + b"".join(lengths)
+    content = file(Column(BYTE_ARRAY, page(rows, encoding, body), rows, converted=UTF8))
+    expected = pq.read_table(io.BytesIO(content))
+    memory_store.write("t/new.parquet", content)
+    table = pds.Table.create(memory_store, "t", expected.schema)
+    table.add_files(["t/new.parquet"])
+    assert table.scan().to_pyarrow().equals(expected)
+
+
+THREE = levels(runs(1, 3))
+CLAIMS = {
+    "plain": Column(INT32, page(MANY, PLAIN, THREE + bytes(12)), 3),
+    "deltas": Column(INT32, page(MANY, DELTA_BINARY_PACKED, THREE + _equal_steps(MANY)), 3),
+    "split": Column(INT32, page(MANY, BYTE_STREAM_SPLIT, THREE + bytes(12)), 3),
+    "indices": Column(
+        BYTE_ARRAY,
+        dictionary_page(1, plain_strings(b"a"))
+        + page(MANY, RLE_DICTIONARY, levels(runs(1, MANY)) + b"\1" + runs(0, MANY)),
+        3,
+        converted=UTF8,
+    ),
+    "texts": Column(BYTE_ARRAY, page(MANY, PLAIN, THREE + plain_strings(b"a", b"b", b"c")), 3, converted=UTF8),
+    "nulls": Column(INT32, page(MANY, PLAIN, levels(runs(0, MANY))), 3),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_page_of_more_values_than_rows(tmp_path: Path, name: str) -> None:
+    _refused(_outcome(tmp_path, file(CLAIMS[name]), 3))
+
+
+# The rows of the first batch, and the memory in KiB that it took at most.
+FIRST_BATCH = """
+import resource, sys
+import pds
+ds = pds.ParquetDatasetStore(pds.Store(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+batch = ds.scan_dataset("a").read_next_batch()
+assert batch.column(0)[0].as_py() == bytes(1 << 20)
+peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1]
+print(batch.num_rows, peak)
+"""
+
+
+def test_batches_of_long_nulls_are_short(tmp_path: Path) -> None:
+    """One value of a mebibyte, and nulls that take 64 GiB as values of that length."""
+    width, rows = 1 << 20, 1 << 16
+    body = levels(runs(1, 1) + runs(0, rows - 1)) + bytes(width)
+    _write(tmp_path, file(Column(FIXED, page(rows, PLAIN, body), rows, length=width)), rows)
+    command = [sys.executable, "-c", FIRST_BATCH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    batch_rows, peak_kib = map(int, done.stdout.split())
+    assert 0 < batch_rows < 1000
+    assert peak_kib < 400 << 10
+
+
+@pytest.mark.parametrize("claimed", [2**62, -(2**63)])
+def test_a_chunk_that_claims_too_many_bytes_is_not_read_row_by_row(memory_store: pds.Store, claimed: int) -> None:
+    rows = 50_000
+    numbers = page(rows, PLAIN, levels(runs(1, rows)) + struct.pack(f"<{rows}i", *range(rows)))
+    content = file(Column(INT32, numbers, rows))
+    sizes = b"\x16" + zigzag(len(numbers))
+    length = struct.unpack("<I", content[-8:-4])[0]
+    footer = content[-8 - length : -8]
+    assert footer.count(sizes * 2) == 1
+    footer = footer.replace(sizes * 2, b"\x16" + zigzag(claimed) + sizes)
+    memory_store.write("t/new.parquet", content[: -8 - length] + footer + struct.pack("<I", len(footer)) + b"PAR1")
+    table = pds.Table.create(memory_store, "t", pa.schema([("x", pa.int32())]))
+    table.add_files(["t/new.parquet"])
+    result = table.scan().to_pyarrow()
+    assert result["x"].to_pylist() == list(range(rows))
+    assert result["x"].num_chunks < 100
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

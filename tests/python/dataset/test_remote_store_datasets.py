@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -324,6 +325,31 @@ def test_a_file_with_the_name_of_a_part(tmp_path: Path, kind: str) -> None:
 
 
 # -- a delete ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["read_dataset", "scan_dataset", "verify_dataset"])
+def test_a_reader_waits_for_a_publish_of_another_store(tmp_path: Path, method: str) -> None:
+    """A `pds.Store` publishes; a `remote_store.Store` of the same folder cannot see its lock."""
+    writer = pds.ParquetDatasetStore(pds.Store(tmp_path.as_uri()), max_rows_per_file=2)
+    reader = pds.ParquetDatasetStore(remote_store.Store(LocalBackend(str(tmp_path))))
+    writer.write_dataset(ROWS, "a")
+    # As it is between the removal of the marker and the new one.
+    marker, intent = tmp_path / "a" / "_SUCCESS", tmp_path / "a" / "_publish.json"
+    intent.write_bytes(b"{}")
+    marker.unlink()
+
+    def publish() -> None:
+        marker.touch()
+        intent.unlink()
+
+    timer = threading.Timer(0.5, publish)
+    timer.start()
+    try:
+        found = getattr(reader, method)("a")
+    finally:
+        timer.join()
+    rows = found.read_all() if method == "scan_dataset" else found
+    assert rows.rows == 5 if method == "verify_dataset" else rows.equals(ROWS)
 
 
 @pytest.mark.parametrize("backend", ["memory", "local"])

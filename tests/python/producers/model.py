@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import functools
 import struct
@@ -44,6 +43,11 @@ def order_key(value: Any, data_type: pa.DataType, descending: bool = False) -> A
     """A hashable value that sorts as the key does, and is equal for equal keys only."""
     key = _ascending_key(value, data_type)
     return _Reversed(key) if descending else key
+
+
+def order_function(data_type: pa.DataType, descending: bool = False) -> Callable[[Any], Any]:
+    """`order_key` for the keys of a type."""
+    return functools.partial(order_key, data_type=data_type, descending=descending)
 
 
 def _ascending_key(value: Any, data_type: pa.DataType) -> tuple[Any, ...]:
@@ -89,6 +93,15 @@ def exact(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return "list", tuple(map(exact, value))
     return type(value).__name__, value
+
+
+def copied(value: Any) -> Any:
+    """A copy that changes alone; `copy.deepcopy` takes ten times as long."""
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    return tuple(map(copied, value)) if type(value) is tuple else value
 
 
 def _check_nulls(value: Any, column: pa.Field, code: str, where: str) -> None:
@@ -190,6 +203,11 @@ class Tables:
     state: dict[str, Any] = field(default_factory=dict)
 
 
+def _first_state(node: Source | Stage) -> dict[str, Any]:
+    preserve = node.preserve if isinstance(node, Stage) else None
+    return {} if preserve is None else copied(preserve.state)
+
+
 class Model:
     """A graph of sources and stages with the tables of every version. Version 0 is empty."""
 
@@ -204,11 +222,9 @@ class Model:
                 raise ValueError(f"the feeders of {stage.name} differ in type or order of their keys")
             nodes[stage.name] = stage
         self.nodes = nodes
-        first = {name: Tables() for name in nodes}
-        for stage in stages:
-            if stage.preserve is not None:
-                first[stage.name].state = copy.deepcopy(stage.preserve.state)
-        self.versions = [first]
+        self.versions = [{name: Tables(state=_first_state(node)) for name, node in nodes.items()}]
+        # Stages that the next version has, and this one has not.
+        self.added: set[str] = set()
 
     @property
     def version(self) -> int:
@@ -217,6 +233,16 @@ class Model:
     def tables(self, name: str, version: int = -1) -> Tables:
         """The tables of a source or stage; the newest version by default."""
         return self.versions[version][name]
+
+    def add(self, stage: Stage) -> None:
+        """Have another stage from the next version on."""
+        self.stages[stage.name] = self.nodes[stage.name] = stage
+        self.versions[-1][stage.name] = Tables(state=_first_state(stage))
+        self.added.add(stage.name)
+
+    def remove(self, name: str) -> None:
+        """Have a stage no more."""
+        del self.stages[name], self.nodes[name]
 
     def content(self, name: str, version: int = -1) -> list[tuple[Any, Any, Any]]:
         """Rows (target_key, source_key, value)."""
@@ -230,19 +256,21 @@ class Model:
         for stage in self.stages.values():
             tables[stage.name] = self._update_stage(stage, tables)
         self.versions.append(tables)
+        self.added.clear()
         return self.version
 
-    def _order(self, name: str, key: Any) -> Any:
+    def _order(self, name: str) -> Callable[[Any], Any]:
         node = self.nodes[name]
-        return order_key(key, node.key.type, node.descending)
+        return order_function(node.key.type, node.descending)
 
     def _update_source(self, source: Source, changes: Changes) -> Tables:
-        groups = _group(self.tables(source.name).content, lambda key: self._order(source.name, key))
+        order = self._order(source.name)
+        groups = _group(self.tables(source.name).content, order)
         changed: dict[Any, Any] = {}
         deleted, upserted = set(), set()
         for key in changes.deletes:
             _check_nulls(key, source.key, "null_key", source.name)
-            place = self._order(source.name, key)
+            place = order(key)
             if place in deleted:
                 raise ModelError("two_deletes", source.name)
             deleted.add(place)
@@ -251,27 +279,28 @@ class Model:
         for key, value in changes.upserts:
             _check_nulls(key, source.key, "null_key", source.name)
             _check_nulls(value, source.value, "null_value", source.name)
-            place = self._order(source.name, key)
+            place = order(key)
             if place in deleted:
                 raise ModelError("delete_mixed_with_upsert", source.name)
             stored = changed.setdefault(place, normalize_key(key, source.key.type))
             if place not in upserted:
                 groups[place] = []
                 upserted.add(place)
-            groups[place].append(Row(stored, None, copy.deepcopy(value)))
+            groups[place].append(Row(stored, None, copied(value)))
         content = [row for place in sorted(groups) for row in groups[place]]
         return self._finish(source, Tables(content), changed)
 
     def _update_stage(self, stage: Stage, tables: dict[str, Tables]) -> Tables:
         old = self.tables(stage.name)
         first = stage.feeders[0]
-        by_source = functools.partial(self._order, first)
-        by_target = functools.partial(self._order, stage.name)
+        by_source, by_target = self._order(first), self._order(stage.name)
         changed: dict[Any, Any] = {}
         for name in stage.feeders:
             changed.update(tables[name].changed)
         groups = [_group(tables[name].content, by_source) for name in stage.feeders]
         keys = {place: rows[0].target_key for group in groups for place, rows in group.items()}
+        if stage.name in self.added:
+            changed = dict(keys)
         rows = [
             row
             for place in sorted(keys)
@@ -287,7 +316,7 @@ class Model:
 
         # The sort is stable, which keeps the order of emission.
         rows.sort(key=place)
-        result = Tables(rows, state=copy.deepcopy(old.state))
+        result = Tables(rows, state=copied(old.state))
         result.input = [
             (changed[place], [_values(group.get(place, [])) for group in groups]) for place in sorted(changed)
         ]
@@ -305,22 +334,21 @@ class Model:
     @staticmethod
     def _produce(stage: Stage, key: Any, values: list[list[Any]]) -> list[Row]:
         if stage.join:
-            arguments = [iter(copy.deepcopy(side)) for side in values]
+            arguments = [iter(copied(side)) for side in values]
         else:
-            arguments = [iter(copy.deepcopy([value for side in values for value in side]))]
+            arguments = [iter(copied([value for side in values for value in side]))]
         rows = []
         for target_key, value in stage.produce(key, *arguments) or ():
             _check_nulls(target_key, stage.key, "null_key", stage.name)
             _check_nulls(value, stage.value, "null_value", stage.name)
-            rows.append(Row(normalize_key(target_key, stage.key.type), key, copy.deepcopy(value)))
+            rows.append(Row(normalize_key(target_key, stage.key.type), key, copied(value)))
         return rows
 
     def _preserve(
         self, stage: Stage, hook: Preserve, rows: list[Row], changed: dict[Any, Any], state: dict[str, Any]
     ) -> list[Row]:
         """The rows with values of the hook for changed source keys, and with their old values for the others."""
-        by_source = functools.partial(self._order, stage.feeders[0])
-        by_target = functools.partial(self._order, stage.name)
+        by_source, by_target = self._order(stage.feeders[0]), self._order(stage.name)
         old_pairs: dict[Any, list[Any]] = {}
         old_keys: dict[Any, Any] = {}
         for row in self.tables(stage.name).content:
@@ -340,15 +368,15 @@ class Model:
                     earlier = old_pairs[target, source][0]
                 else:
                     earlier = old_keys[target] if target in old_keys else stored.get(target)
-                value = copy.deepcopy(hook.function(copy.deepcopy(row.value), copy.deepcopy(earlier), state))
+                value = copied(hook.function(copied(row.value), copied(earlier), state))
                 stored.setdefault(target, value)
             result.append(Row(row.target_key, row.source_key, value))
         return result
 
     def _finish(self, node: Source | Stage, result: Tables, instructed: dict[Any, Any]) -> Tables:
         """Add the update table and its keys."""
-        before = _group(self.tables(node.name).content, lambda key: self._order(node.name, key))
-        after = _group(result.content, lambda key: self._order(node.name, key))
+        order = self._order(node.name)
+        before, after = _group(self.tables(node.name).content, order), _group(result.content, order)
         for place in sorted(instructed):
             rows, old_rows = after.get(place, []), before.get(place, [])
             if node.skip_unchanged and _identities(rows) == _identities(old_rows):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 import pds
 from independent_pipeline import IndependentPipeline
 from producers.model import Changes, Model, Source, Stage, exact, normalize_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
 TYPES = ("add", "update", "delete")
 
@@ -64,9 +64,9 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows; keys as the model has them, structs as tuples."""
     columns = []
     for name in table.column_names:
-        values = table.column(name).to_pylist()
-        if name != "value":
-            values = [normalize_key(value, table.schema.field(name).type) for value in values]
+        values, data_type = table.column(name).to_pylist(), table.schema.field(name).type
+        if name != "value" and (pa.types.is_struct(data_type) or pa.types.is_floating(data_type)):
+            values = [normalize_key(value, data_type) for value in values]
         columns.append(values)
     return list(zip(*columns, strict=True))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from producers.model import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     Produce = Callable[..., Iterator[tuple[Any, Any]]]
     # Of a key and a value.
@@ -64,6 +64,11 @@ def _aggregate(rows: list[Any], spec: Any) -> Any:
     return RESULTS[function](values, *options) if values else None
 
 
+def _one_zero(value: Any) -> Any:
+    """Zeros are alike, and results are 0.0."""
+    return value + 0.0 if isinstance(value, float) else value
+
+
 def _sum(values: list[Any]) -> Any:
     if not isinstance(values[0], float):
         return sum(values)
@@ -105,14 +110,14 @@ def _at_fraction(values: list[Any], fraction: float) -> Any:
 
 COUNTS: dict[str, Callable[[list[Any]], int]] = {
     "count": len,
-    "count_distinct": lambda values: len(set(map(exact, values))),
+    "count_distinct": lambda values: len(set(map(exact, map(_one_zero, values)))),
     "count_if": lambda values: sum(value is True for value in values),
 }
 RESULTS: dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "mean": _mean,
-    "min": lambda values: min(values, key=sort_key),
-    "max": lambda values: max(values, key=sort_key),
+    "min": lambda values: _one_zero(min(values, key=sort_key)),
+    "max": lambda values: _one_zero(max(values, key=sort_key)),
     "variance": lambda values: _spread(values, 1),
     "var_pop": lambda values: _spread(values, 0),
     "stddev": lambda values: _root(_spread(values, 1)),
@@ -126,16 +131,18 @@ RESULTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def first(column: str, rows: int, *, descending: bool) -> Produce:
-    """The first rows by a column: nulls last in both directions, those alike in the order in which they come."""
+def first(columns: Sequence[str], rows: int, descending: Sequence[bool]) -> Produce:
+    """The first rows by some columns: nulls last in both directions, those alike in the order in which they come."""
 
     def produce(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-        listed = [(column_of(value, column), value) for value in values]
-        present = [pair for pair in listed if pair[0] is not None]
-        # A reversed sort leaves rows that are alike in their order, too.
-        present.sort(key=lambda pair: sort_key(pair[0]), reverse=descending)
-        nulls = [pair for pair in listed if pair[0] is None]
-        for _, value in [*present, *nulls][:rows]:
+        listed = list(values)
+        # A sort leaves rows that are alike in their order, also a reversed one: that by the first column is the last.
+        for column, direction in reversed(list(zip(columns, descending, strict=True))):
+            pairs = [(column_of(value, column), value) for value in listed]
+            present = [pair for pair in pairs if pair[0] is not None]
+            present.sort(key=lambda pair: sort_key(pair[0]), reverse=direction)
+            listed = [value for _, value in (*present, *(pair for pair in pairs if pair[0] is None))]
+        for value in listed[:rows]:
             yield key, value
 
     return produce
@@ -143,39 +150,48 @@ def first(column: str, rows: int, *, descending: bool) -> Produce:
 
 def distinct(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
     """Each value once, in ascending order, null last."""
-    listed = set(values)
-    for value in sorted(listed - {None}, key=sort_key):
+    listed = {exact(value): value for value in map(_one_zero, values)}
+    has_null = listed.pop(exact(None), 0) is None
+    for value in sorted(listed.values(), key=sort_key):
         yield key, value
-    if None in listed:
+    if has_null:
         yield key, None
 
 
-def flatten(field: str) -> Produce:
+def flatten(field: str | None) -> Produce:
     """A row for each element of a list, which takes the place of the list."""
 
     def produce(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
         for value in values:
-            for element in column_of(value, field) or ():
-                yield key, {**value, field: element}
+            for element in column_of(value, field or "value") or ():
+                yield key, {**value, field: element} if field else element
 
     return produce
 
 
-def join_rows(how: str, left_name: str, right_name: str) -> Produce:
-    """The pairs of rows of two sides, whose values are one field each; a null key equals none."""
+def _equals_none(key: Any) -> bool:
+    return any(map(_equals_none, key)) if isinstance(key, tuple) else key is None
+
+
+def join_rows(how: str, left_columns: dict[str, str], right_columns: dict[str, str]) -> Produce:
+    """The pairs of rows of two sides, whose columns get other names; a key with a null in it equals none."""
+
+    def pair(left: Any, right: Any) -> dict[str, Any]:
+        columns = {name: column_of(left, column) for name, column in left_columns.items()}
+        return columns | {name: column_of(right, column) for name, column in right_columns.items()}
 
     def produce(key: Any, lefts: Iterator[Any], rights: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
         left, right = list(lefts), list(rights)
-        has_pairs = key is not None and bool(left) and bool(right)
+        has_pairs = bool(left) and bool(right) and not _equals_none(key)
         if how in ("semi", "anti"):
             yield from ((key, value) for value in left if has_pairs == (how == "semi"))
             return
         if has_pairs:
-            yield from ((key, {left_name: a, right_name: b}) for a in left for b in right)
+            yield from ((key, pair(a, b)) for a in left for b in right)
             return
         if how in ("left", "full"):
-            yield from ((key, {left_name: a, right_name: None}) for a in left)
+            yield from ((key, pair(a, None)) for a in left)
         if how in ("right", "full"):
-            yield from ((key, {left_name: None, right_name: b}) for b in right)
+            yield from ((key, pair(None, b)) for b in right)
 
     return produce

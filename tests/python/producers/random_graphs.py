@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,29 @@ import pds
 from producers import plain_operators as plain
 from producers.model import Order, Preserve, Source, Stage
 from producers.plain_operators import column_of
+from producers.random_functions import (
+    DATE,
+    FLOAT,
+    FUNCTIONS,
+    INT,
+    NUMBERS,
+    PAIR,
+    TEXT,
+    Faults,
+    by_batch,
+    keep_number,
+    mix,
+    shifted,
+)
 
-INT, TEXT, FLOAT = pa.int64(), pa.string(), pa.float64()
-WIDE = pa.struct([("k", TEXT), ("n", INT), ("f", FLOAT), ("s", TEXT), ("b", pa.bool_()), ("l", pa.list_(INT))])
-PAIR = pa.struct([("n", INT), ("s", TEXT)])
+BOOL, DECIMAL, BYTES = pa.bool_(), pa.decimal128(9, 2), pa.binary()
+WIDE = pa.struct(
+    [
+        *(("k", TEXT), ("n", INT), ("f", FLOAT), ("s", TEXT), ("b", BOOL), ("l", NUMBERS)),
+        *(("t", DATE), ("d", DECIMAL), ("x", BYTES)),
+    ]
+)
+KEY_PAIR = pa.struct([("x", INT), ("y", TEXT)])
 NUMBER, KEY = pa.field("value", INT), pa.field("key", INT)
 Declare = Callable[[pds.Pipeline], object]
 Random = random.Random
@@ -59,16 +78,23 @@ class Step:
 
 # The columns of a value by its kind, and what is in them.
 COLUMNS = {
-    "wide": {"n": "int", "f": "float", "s": "text", "b": "bool"},
-    "flat": {"n": "int", "s": "text", "b": "bool", "l": "int"},
+    "wide": {"n": "int", "f": "float", "s": "text", "b": "bool", "t": "date", "d": "decimal", "x": "bytes"},
+    "flat": {"n": "int", "f": "float", "s": "text", "b": "bool", "l": "int", "t": "date"},
     "pair": {"n": "int", "s": "text"},
     "number": {"value": "int"},
     "text": {"value": "text"},
+    "real": {"value": "float"},
+    "list": {},
 }
+KEY_TYPES = {"float": FLOAT, "bool": BOOL, "date": DATE, "decimal": DECIMAL, "bytes": BYTES, "text": TEXT}
 
 
 def _number_or(value: Any, default: int) -> int:
     return default if value is None else value
+
+
+def _rest(value: Any, modulus: int) -> int | None:
+    return None if value is None else int(math.fmod(value, modulus))
 
 
 def _part(value: Any, modulus: int) -> int | None:
@@ -86,6 +112,8 @@ def _selected_values(step: Step) -> list[tuple[Any, plain.Expression, str]]:
                 (quoted, lambda _, v, c=name: column_of(v, c), "number"),
                 (f"coalesce({quoted}, 7)", lambda _, v, c=name: _number_or(column_of(v, c), 7), "number"),
             ]
+        if what == "float":
+            listed.append((quoted, lambda _, v, c=name: column_of(v, c), "real"))
         if what == "text":
             listed += [
                 (quoted, lambda _, v, c=name: column_of(v, c), "text"),
@@ -98,6 +126,8 @@ def _selected_values(step: Step) -> list[tuple[Any, plain.Expression, str]]:
     if {"n", "s"} <= step.columns.keys():
         both = {"n": "n", "s": "s"}
         listed.append((both, lambda _, v: {name: column_of(v, name) for name in both}, "pair"))
+    if step.kind == "wide":
+        listed.append(('"l"', lambda _, v: column_of(v, "l"), "list"))
     return listed
 
 
@@ -105,14 +135,17 @@ def _selected_keys(step: Step) -> list[tuple[Any, plain.Expression, pa.DataType]
     key = step.node.key.type
     listed: list[tuple[Any, plain.Expression, pa.DataType]] = [(None, lambda k, _: k, key)]
     if key == INT:
-        listed.append(("key % 3", lambda k, _: None if k is None else int(math.fmod(k, 3)), INT))
+        listed.append(("key % 3", lambda k, _: _rest(k, 3), INT))
         listed.append(("cast(key as varchar)", lambda k, _: None if k is None else str(k), TEXT))
     for name, what in step.columns.items():
         quoted = f'"{name}"'
         if what == "int":
             listed.append((f"abs({quoted}) % 4", lambda _, v, c=name: _part(column_of(v, c), 4), INT))
-        if what == "text":
-            listed.append((quoted, lambda _, v, c=name: column_of(v, c), TEXT))
+        if what in KEY_TYPES:
+            listed.append((quoted, lambda _, v, c=name: column_of(v, c), KEY_TYPES[what]))
+    if {"n", "s"} <= step.columns.keys():
+        both = """named_struct('n', "n" % 3, 's', "s")"""
+        listed.append((both, lambda _, v: {"n": _rest(column_of(v, "n"), 3), "s": column_of(v, "s")}, PAIR))
     return listed
 
 
@@ -127,6 +160,9 @@ def _conditions(step: Step) -> list[tuple[str | None, plain.Expression]]:
             listed.append((f"{quoted} is not null", lambda _, v, c=name: column_of(v, c) is not None))
         if what == "bool":
             listed.append((quoted, lambda _, v, c=name: column_of(v, c) is True))
+        if what == "float":
+            # Not-a-number is the greatest.
+            listed.append((f"{quoted} >= 0", lambda _, v, c=name: not _number_or(column_of(v, c), -1) < 0))
     return listed
 
 
@@ -135,20 +171,28 @@ def _orders(step_kind: str) -> list[tuple[str, Callable[[Any], int | None]]]:
     if column is None:
         return []
     quoted = f'"{column}"'
-    return [
+    listed: list[tuple[str, Callable[[Any], int | None]]] = [
         (quoted, lambda value: column_of(value, column)),
         (f"abs({quoted}) % 3", lambda value: _part(column_of(value, column), 3)),
     ]
+    if step_kind == "wide":
+        listed.append(('"t"', lambda value: _days(column_of(value, "t"))))
+    return listed
 
 
-VALUE_TYPES = {"wide": WIDE, "pair": PAIR, "number": INT, "text": TEXT}
+def _days(date: Any) -> int | None:
+    return None if date is None else date.toordinal()
+
+
+VALUE_TYPES = {"wide": WIDE, "pair": PAIR, "number": INT, "text": TEXT, "real": FLOAT, "list": NUMBERS}
 
 
 class Maker:
     """Makes the stages of one random graph."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, faults: Faults) -> None:
         self.rng = rng
+        self.faults = faults
         self.steps: dict[str, Step] = {}
         # It knows the types.
         self.declared = pds.Pipeline(pds.Store("memory://"), "types")
@@ -195,15 +239,16 @@ class Maker:
         more = self.rng.sample(alike, min(most - 1, len(alike))) if self.by_chance(0.4) else []
         return [one, *more]
 
-    def sources(self, table: pds.Table) -> None:
+    def sources(self, table: pds.Table, key_type: pa.DataType) -> None:
+        key = pa.field("key", key_type)
         descending = self.by_chance(0.5)
         for name in ("a", "b"):
             skips = self.by_chance(0.5)
-            source = Source(name, KEY, pa.field("value", WIDE), descending=descending, skip_unchanged=skips)
+            source = Source(name, key, pa.field("value", WIDE), descending=descending, skip_unchanged=skips)
 
             def declare(p: pds.Pipeline, s: Source = source) -> object:
                 options = {"descending": s.descending, "skip_unchanged": s.skip_unchanged}
-                return p.source(s.name, key=KEY, value=WIDE, **options)
+                return p.source(s.name, key=s.key, value=WIDE, **options)
 
             self.add(Step(source, declare, "wide", "source", COLUMNS["wide"], exact_changes=True))
         attached = Source("t", KEY, NUMBER)
@@ -303,26 +348,28 @@ class Maker:
         return Step(stage, declare, **more)
 
     def first(self, name: str) -> Step | None:
-        by = {"wide": ("n", "s", "f"), "pair": ("n", "s"), "number": ("value",), "text": ("value",)}
+        by = {"wide": ("n", "s", "f", "t", "d"), "pair": ("n", "s")}
+        by |= dict.fromkeys(("number", "text", "real"), ("value",))
         feeders = self.feeders(lambda step: step.kind in by and step.ordered)
         if not feeders:
             return None
         kind = feeders[0].kind
-        column, rows, descending = self.rng.choice(by[kind]), self.rng.randrange(1, 4), self.by_chance(0.5)
+        columns = self.rng.sample(by[kind], self.rng.choice([1, 1, min(2, len(by[kind]))]))
+        rows, directions = self.rng.randrange(1, 4), [self.by_chance(0.5) for _ in columns]
         names, skips = [step.name for step in feeders], self.by_chance(0.4)
         return self._same_keys(
             name,
             feeders,
-            plain.first(column, rows, descending=descending),
-            lambda p: p.first(*names, by=column, rows=rows, descending=descending, name=name, skip_unchanged=skips),
+            plain.first(columns, rows, directions),
+            lambda p: p.first(*names, by=columns, rows=rows, descending=directions, name=name, skip_unchanged=skips),
             kind=kind,
-            operator="first",
+            operator="first by several" if len(columns) > 1 else "first",
             columns=COLUMNS[kind],
             skips=skips,
         )
 
     def distinct(self, name: str) -> Step | None:
-        feeders = self.feeders(lambda step: step.kind in ("number", "text"))
+        feeders = self.feeders(lambda step: step.kind in ("number", "text", "real"))
         if not feeders:
             return None
         names, skips = [step.name for step in feeders], self.by_chance(0.4)
@@ -339,73 +386,93 @@ class Maker:
         )
 
     def flatten(self, name: str) -> Step | None:
-        feeders = self.feeders(lambda step: step.kind == "wide")
+        feeders = self.feeders(lambda step: step.kind in ("wide", "list"))
         names, skips = [step.name for step in feeders], self.by_chance(0.4)
+        field, kind = ("l", "flat") if feeders[0].kind == "wide" else (None, "number")
         return self._same_keys(
             name,
             feeders,
-            plain.flatten("l"),
-            lambda p: p.flatten(*names, field="l", name=name, skip_unchanged=skips),
-            kind="flat",
-            operator="flatten",
-            columns=COLUMNS["flat"],
+            plain.flatten(field),
+            lambda p: p.flatten(*names, field=field, name=name, skip_unchanged=skips),
+            kind=kind,
+            operator="flatten" if field else "flatten a value",
+            columns=COLUMNS[kind],
             ordered=all(step.ordered for step in feeders),
             skips=skips,
         )
 
-    def _two_numbers(self, is_fit: Callable[[Step], bool]) -> list[Step]:
-        """Two with the same keys."""
-        fit = [step for step in self.steps.values() if step.kind == "number" and is_fit(step)]
+    def _with_same_keys(self, is_fit: Callable[[Step], bool], most: int = 2) -> list[Step]:
+        """Two, or up to so many, with the same keys."""
+        fit = [step for step in self.steps.values() if is_fit(step)]
         keys = {step.name: self.fields(step)[::2] for step in fit}
-        pairs = [
-            [one, other] for one in fit for other in fit if one is not other and keys[one.name] == keys[other.name]
-        ]
-        return self.rng.choice(pairs) if pairs else []
+        one = self.rng.choice(fit)
+        others = [step for step in fit if step is not one and keys[step.name] == keys[one.name]]
+        if not others:
+            return []
+        return [one, *self.rng.sample(others, min(self.rng.randrange(1, most), len(others)))]
+
+    def _columns(self, step: Step, suffix: str, taken: dict[str, str]) -> dict[str, str]:
+        """The columns that the value of a side has in the rows of a join, by their names there."""
+        value: Any = self.fields(step)[1]
+        if not pa.types.is_struct(value):
+            return {step.name: "value"}
+        return {field.name + suffix * (field.name in taken): field.name for field in value}
 
     def join_rows(self, name: str) -> Step | None:
-        feeders = self._two_numbers(lambda _: True)
+        feeders = self._with_same_keys(lambda step: step.kind != "joined")
         if not feeders:
             return None
-        left, right = (step.name for step in feeders)
         how, skips = self.rng.choice(["inner", "left", "right", "full", "semi", "anti"]), self.by_chance(0.4)
+        left, right = feeders
+        names = self._columns(left, "", {})
+        sides = names, self._columns(right, "_right", names)
         is_struct = how not in ("semi", "anti")
+        if is_struct and (names.keys() & sides[1].keys() or len({*names, *sides[1]}) < len(names) + len(sides[1])):
+            return None
+        columns = {
+            joined: step.columns[column]
+            for step, side in zip(feeders, sides, strict=True)
+            for joined, column in side.items()
+            if column in step.columns
+        }
         return self._same_keys(
             name,
             feeders,
-            plain.join_rows(how, left, right),
-            lambda p: p.join_rows(left, right, how=how, name=name, skip_unchanged=skips),  # type: ignore[arg-type]
-            kind="joined" if is_struct else "number",
+            plain.join_rows(how, *sides),
+            lambda p: p.join_rows(left.name, right.name, how=how, name=name, skip_unchanged=skips),  # type: ignore[arg-type]
+            kind="joined" if is_struct else left.kind,
             operator=f"{how} join",
-            columns={left: "int", right: "int"} if is_struct else COLUMNS["number"],
+            columns=columns if is_struct else left.columns,
             ordered=False,
             join=True,
             skips=skips,
         )
 
     def producer(self, name: str) -> Step | None:
-        feeder = self.choose(lambda step: step.kind in FUNCTIONS and step.ordered)
-        if feeder is None:
+        feeders = self.feeders(lambda step: step.kind in FUNCTIONS and step.ordered, most=3)
+        if not feeders:
             return None
-        produce, key = self.rng.choice(FUNCTIONS[feeder.kind])
+        produce, key, kind = self.rng.choice(FUNCTIONS[feeders[0].kind])
+        names = [step.name for step in feeders]
         preserve = None
-        if feeder.exact_changes and self.by_chance(0.5):
+        if kind == "number" and all(step.exact_changes for step in feeders) and self.by_chance(0.5):
             preserve = Preserve(keep_number, {"next": 1})
-        orders = self.rng.choice(_orders("number")) if self.by_chance(0.4) else None
+        orders = self.rng.choice(_orders(kind)) if _orders(kind) and self.by_chance(0.4) else None
         options: dict[str, Any] = {"descending": self.by_chance(0.5), "skip_unchanged": self.by_chance(0.4)}
-        direction, is_batch = self.by_chance(0.5), self.by_chance(0.5)
+        direction, is_batch, value = self.by_chance(0.5), self.by_chance(0.5), VALUE_TYPES[kind]
 
         def make(function: plain.Produce, version: int) -> Step:
             order = None if orders is None else Order(orders[0], orders[1], descending=direction)
-            stage = Stage(
-                name, [feeder.name], function, pa.field("key", key), NUMBER, preserve=preserve, order=order, **options
-            )
-            called = by_batch(function, key) if is_batch else function
+            fields = pa.field("key", key), pa.field("value", value)
+            stage = Stage(name, names, function, *fields, preserve=preserve, order=order, **options)
+            faulty = self.faults.within(function)
+            called = by_batch(faulty, key, value) if is_batch else faulty
 
             def declare(p: pds.Pipeline) -> object:
                 return p.producer(
-                    feeder.name,
+                    *names,
                     key=key,
-                    value=INT,
+                    value=value,
                     name=name,
                     batch=is_batch,
                     version=version,
@@ -415,21 +482,28 @@ class Maker:
                     **options,
                 )(called)
 
-            operator = ("batches" if is_batch else "function") + " with a hook" * (preserve is not None)
-            return Step(stage, declare, "number", operator, COLUMNS["number"], exact_changes=True)
+            operator = ("batches" if is_batch else "function") + " of a union" * (len(names) > 1)
+            # A row that a hook leaves as it was may get another place by the value that it had for the hook.
+            moves = preserve is not None and order is not None and options["skip_unchanged"]
+            return Step(
+                stage, declare, kind, operator + " with a hook" * (preserve is not None), COLUMNS[kind],
+                exact_changes=not moves,
+            )  # fmt: skip
 
-        return replace(make(produce, 1), other=make(_shifted(produce), 2))
+        step = make(produce, 1)
+        return replace(step, other=make(shifted(produce), 2)) if kind == "number" else step
 
     def general_join(self, name: str) -> Step | None:
-        feeders = self._two_numbers(lambda step: step.ordered)
+        feeders = self._with_same_keys(lambda step: step.ordered, most=4)
         if not feeders:
             return None
         names = [step.name for step in feeders]
         options = {"descending": self.by_chance(0.5), "skip_unchanged": self.by_chance(0.4)}
-        stage = Stage(name, names, pair_up, KEY, NUMBER, join=True, **options)
+        stage = Stage(name, names, mix, KEY, NUMBER, join=True, **options)
+        faulty = self.faults.within(mix)
 
         def declare(p: pds.Pipeline) -> object:
-            return p.join(*names, key=INT, value=INT, name=name, **options)(pair_up)
+            return p.join(*names, key=INT, value=INT, name=name, **options)(faulty)
 
         return Step(stage, declare, "number", "join by a function", COLUMNS["number"], exact_changes=True)
 
@@ -437,7 +511,7 @@ class Maker:
 def _aggregates(column: str, what: str, *, is_ordered: bool) -> list[Any]:
     names = ["count", "count_distinct", "min", "max"]
     listed: list[Any] = []
-    if what in ("int", "float"):
+    if what in ("int", "float", "decimal"):
         names += ["sum", "mean", "variance", "stddev", "var_pop", "stddev_pop"]
     if what == "int":
         names.append("median")
@@ -452,83 +526,10 @@ def _aggregates(column: str, what: str, *, is_ordered: bool) -> list[Any]:
     return listed + [(column, name) for name in names] * 2
 
 
-def spread(_key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    for value in values:
-        name, number = column_of(value, "k"), column_of(value, "n")
-        yield name, number
-        if number is not None and number % 3 == 0:
-            yield name, number + 1
-
-
-def numbers_by_text(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    for value in values:
-        yield column_of(value, "s"), column_of(value, "n")
-    yield str(key), 0
-
-
-def total(_key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    numbers = list(values)
-    yield len(numbers) % 2, sum(number or 0 for number in numbers)
-    if len(numbers) > 2:
-        yield 7, numbers[-1]
-
-
-def first_only(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    """Leaves values unread."""
-    yield len(str(key)), next(values)
-
-
-def pair_up(_key: Any, lefts: Iterator[Any], rights: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-    listed = list(rights)
-    for left in lefts:
-        for right in listed or [-1]:
-            yield (left or 0) % 3, right
-
-
-FUNCTIONS: dict[str, list[tuple[plain.Produce, pa.DataType]]] = {
-    "wide": [(spread, TEXT), (numbers_by_text, TEXT)],
-    "pair": [(numbers_by_text, TEXT)],
-    "number": [(total, INT), (first_only, INT)],
-}
-
-
-def _shifted(function: plain.Produce) -> plain.Produce:
-    """Another version of a function."""
-
-    def produce(key: Any, values: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-        for target, value in function(key, values):
-            yield target, None if value is None else value + 100
-
-    return produce
-
-
-def keep_number(new: int | None, earlier: int | None, state: dict[str, Any]) -> int:
-    """Depends on what it gets as the earlier value, and on how often it is called."""
-    state["next"] += 1
-    return state["next"] * 100 + (new or 0) % 50 if earlier is None else earlier + (new or 0) % 2
-
-
-def by_batch(function: plain.Produce, key: pa.DataType) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function of batches that calls another one for each key."""
-
-    def produce(batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys, values = batch["key"].to_pylist(), batch["value"].to_pylist()
-        begins = [at for at in range(len(keys)) if at == 0 or keys[at] != keys[at - 1]]
-        rows = [
-            (begin, target, value)
-            for begin, end in zip(begins, [*begins[1:], len(keys)], strict=True)
-            for target, value in function(keys[begin], iter(values[begin:end]))
-        ]
-        columns = [pa.array([row[at] for row in rows], of) for at, of in enumerate((INT, key, INT))]
-        return pa.RecordBatch.from_arrays(columns, ["source_row", "key", "value"])
-
-    return produce
-
-
-def make_graph(rng: Random, table: pds.Table) -> list[Step]:
+def make_graph(rng: Random, table: pds.Table, key_type: pa.DataType, faults: Faults) -> list[Step]:
     """Two sources that are pushed, one that a table feeds, and stages behind them."""
-    maker = Maker(rng)
-    maker.sources(table)
+    maker = Maker(rng, faults)
+    maker.sources(table, key_type)
     makers = [maker.select] * 4 + [maker.aggregate] * 3 + [maker.producer] * 3 + [maker.join_rows] * 3
     makers += [maker.first, maker.distinct, maker.flatten, maker.general_join]
     for number in range(rng.randrange(5, 13)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import decimal
 import math
 import multiprocessing
 import random
@@ -23,10 +24,12 @@ import pyarrow as pa
 import pds
 from independent_pipeline import IndependentPipeline
 from pds.producers.tables import read_nodes
+from producers import net_changes
 from producers.engines import RepeatingEngine
-from producers.model import Changes, Model, Source, Stage, exact, order_key
+from producers.model import Changes, Model, Source, Stage, exact, order_function
 from producers.pipelines import plain_rows, rows_of, to_changes
-from producers.random_graphs import INT, make_graph
+from producers.random_functions import FLOAT, INT, TEXT, Fault, Faults
+from producers.random_graphs import KEY_PAIR, WIDE, make_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,9 +38,27 @@ if TYPE_CHECKING:
 
 NOW = dt.timedelta(0)
 # With many keys a small update leaves runs to compactions.
-FEW_KEYS, MANY_KEYS = [None, *range(16)], [None, *range(200)]
+FEW_KEYS, MANY_KEYS = 16, 200
+DAY = dt.date(2024, 2, 28)
+KEY_TYPES = {"int": INT, "float": FLOAT, "text": TEXT, "pair": KEY_PAIR}
 TABLE_SCHEMA = pa.schema([("id", INT), ("g", INT), ("v", INT)])
 Groups = dict[Any, list[Any]]
+# The operations of commits that change no data.
+UPKEEP = {"compact", "tag", "untag", "vacuum"}
+
+
+def make_keys(rng: Random, kind: str, count: int) -> list[Any]:
+    """Keys that differ, of one of the types."""
+    numbers = range(count)
+    if kind == "float":
+        # Neither zeros nor not-a-numbers differ.
+        strange: list[Any] = [rng.choice([0.0, -0.0]), math.nan, math.inf]
+        return [None, *strange, *(number / 2 - 3.25 for number in numbers[len(strange) :])]
+    if kind == "text":
+        return [None, "", *("abé"[number % 3] * (number % 4) + str(number) for number in numbers[1:])]
+    if kind == "pair":
+        return [None, *((number % 5 or None, None if number in (3, 10) else f"{number // 5}") for number in numbers)]
+    return [None, *numbers]
 
 
 def make_value(rng: Random, numbers: int) -> dict[str, Any] | None:
@@ -47,10 +68,13 @@ def make_value(rng: Random, numbers: int) -> dict[str, Any] | None:
     value = {
         "k": rng.choice(["p", "q", "r"]),
         "n": rng.choice([rng.randrange(-4, 9), rng.randrange(numbers)]),
-        "f": rng.choice([0.25, -1.5, 0.1, 3.0, 1e16] + [math.nan, math.inf] * (rng.random() < 0.1)),
+        "f": rng.choice([0.25, -1.5, 0.1, 3.0, 1e16, 0.0, -0.0] + [math.nan, math.inf] * (rng.random() < 0.1)),
         "s": rng.choice(["", "x", "é", "zz"]),
         "b": rng.random() < 0.7,
         "l": [rng.choice([None, 1, 2, 3]) for _ in range(rng.choice([0, 1, 1, 2, 3]))],
+        "t": DAY + dt.timedelta(days=rng.randrange(5)),
+        "d": decimal.Decimal(rng.choice([0, 5, -150, 99_999_99])).scaleb(-2),
+        "x": rng.choice([b"", b"\0", b"ab", b"\xff"]),
     }
     return {name: None if rng.random() < 0.15 else each for name, each in value.items()}
 
@@ -148,12 +172,20 @@ class GraphRun:
     def __init__(self, number: int, seen: Counter[str]) -> None:
         self.rng = random.Random(number)
         self.seen = seen
-        has_many = self.rng.random() < 0.25
-        self.keys, self.numbers = (MANY_KEYS, 1 << 40) if has_many else (FEW_KEYS, 9)
+        self.has_many = has_many = self.rng.random() < 0.25
+        kind = self.rng.choice(["int", "int", *KEY_TYPES])
+        seen[f"keys: {kind}"] += 1
+        self.keys = make_keys(self.rng, kind, MANY_KEYS if has_many else FEW_KEYS)
+        self.numbers = 1 << 40 if has_many else 9
         self.store = pds.Store("memory://")
         self.attached = AttachedRows(self.store)
-        self.steps = make_graph(self.rng, self.attached.table)
+        self.faults = Faults()
+        self.steps = make_graph(self.rng, self.attached.table, KEY_TYPES[kind], self.faults)
         seen.update(f"stage: {step.operator}" for step in self.steps if isinstance(step.node, Stage))
+        self.later: list[Step] = []
+        if self.rng.random() < 0.4:
+            first = len(self.steps) - self.rng.randrange(1, 3)
+            self.steps, self.later = self.steps[:first], self.steps[first:]
         self.model = Model(
             [step.node for step in self.steps if isinstance(step.node, Source)],
             [step.node for step in self.steps if isinstance(step.node, Stage)],
@@ -167,8 +199,13 @@ class GraphRun:
         self.pipeline = self.open("p")
         # The rows of each key as the updates say, which a reader who follows them has.
         self.mirrors: dict[str, dict[Any, list[Any]]] = {step.name: {} for step in self.steps}
-        # As they were read last.
+        # As they were read last, and in some versions before.
         self.rows: dict[str, list[Any]] = {}
+        self.tables: dict[str, pa.Table] = {}
+        self.history: dict[int, dict[str, pa.Table]] = {}
+        # A pipeline that one of the stages feeds.
+        self.behind: pds.Pipeline | None = None
+        self.feeding = ""
         self.tagged: dict[str, dict[str, list[Any]]] = {}
         self.updates = 0
 
@@ -182,7 +219,9 @@ class GraphRun:
     def stored(self, name: str) -> Groups:
         groups: Groups = {}
         for key, _, value in self.model.content(name):
-            groups.setdefault(key, []).append(value)
+            # One not-a-number, which a dict finds by its identity.
+            is_nan = isinstance(key, float) and math.isnan(key)
+            groups.setdefault(math.nan if is_nan else key, []).append(value)
         return groups
 
     def make_value(self) -> dict[str, Any] | None:
@@ -194,16 +233,18 @@ class GraphRun:
         """Change some keys."""
         rng, changes = self.rng, {}
         for name in rng.choice([["a"], ["b"], ["a", "b"]]) if self.updates else ["a", "b"]:
-            count = rng.choice([1, 2, 5, len(FEW_KEYS)]) if self.updates else len(self.keys)
+            count = rng.choice([1, 2, 5, FEW_KEYS]) if self.updates else len(self.keys)
             keys = rng.sample(self.keys, count)
             deletes = [key for key in keys if self.updates and rng.random() < 0.35]
-            most = 4 if self.updates or self.keys is FEW_KEYS else 2
+            most = 4 if self.updates or not self.has_many else 2
             rows = [(k, self.make_value()) for k in keys if k not in deletes for _ in range(rng.randrange(1, most))]
             if rows and rng.random() < 0.3:
                 # As they are.
                 rows = [(k, v) for k, v in rows if k != rows[0][0]]
                 rows += [(keys[0], v) for v in self.stored(name).get(keys[0], []) if keys[0] not in deletes]
             changes[name] = Changes(rows, deletes)
+        if self.updates and rng.random() < 0.15:
+            self.fail(to_changes(changes))
         self.model.update(changes)
         if rng.random() < 0.25:
             self.compare(self.commit_preview(to_changes(changes)), "a preview")
@@ -216,6 +257,42 @@ class GraphRun:
             assert again.replayed, "the second update with a key was done"
             assert again.version == result.version
             self.seen["update: replayed"] += 1
+
+    def fail(self, changes: dict[str, Any]) -> None:
+        """An update that ends with an error changes nothing."""
+        rng, version = self.rng, self.pipeline.version
+        kind = rng.choice(["fault", "fault", "base", "twice", "mixed", "overflow"])
+        key, value = rng.choice(self.keys), {**dict.fromkeys(WIDE.names), "n": 1 << 63}
+        refused: dict[str, Any] = {
+            "twice": pds.Changes(None, [key, key]),
+            "mixed": pds.Changes([(key, None)], [key]),
+            "overflow": pds.Changes([(key, value)]),
+        }
+        failure: Exception | None = None
+        try:
+            if kind == "fault":
+                self.faults.calls_before = rng.choice([0, 1, 5])
+                self.pipeline.preview(changes).discard()
+            elif kind == "base":
+                # Before the newest version of other data: others may tag, compact and vacuum meanwhile.
+                names = {each["version"]: each["operation"]["name"] for each in self.pipeline.history()}
+                newest = max((each for each, name in names.items() if name not in UPKEEP), default=1)
+                self.pipeline.update(changes, base_version=newest - 1)
+            else:
+                self.pipeline.update(b=refused[kind])
+        except (pds.ProduceError, pds.CommitConflict, pds.InvalidInput) as error:
+            failure = error
+        finally:
+            self.faults.calls_before = None
+        assert self.pipeline.version == version, kind
+        if failure is None:
+            # The function was called for fewer keys.
+            assert kind == "fault", f"{kind} was done"
+            return
+        expected = {"fault": pds.ProduceError, "base": pds.CommitConflict}.get(kind, pds.InvalidInput)
+        assert type(failure) is expected, repr(failure)
+        assert kind != "fault" or isinstance(failure.__cause__, Fault), repr(failure.__cause__)
+        self.seen[f"refused: {kind}"] += 1
 
     def commit_preview(self, changes: dict[str, Any]) -> int:
         """Another process compacts between the preview and its commit; then it may have to be made again."""
@@ -255,6 +332,61 @@ class GraphRun:
             assert not changes.deletes, "rows of the table were not deleted"
         assert self.pipeline.refresh() is None
 
+    def arrive(self) -> None:
+        """Declare stages that the stored pipeline has not."""
+        self.steps += self.later
+        for step in self.later:
+            assert isinstance(step.node, Stage)
+            self.model.add(step.node)
+            self.mirrors[step.name] = {}
+        self.pipeline = self.open("p")
+        self.seen["update: new stages"] += bool(self.later)
+        self.later = []
+        self.push()
+
+    def change_graph(self) -> None:
+        """A stage has another name for a while; one that feeds none goes."""
+        name = self.rng.choice([step.name for step in self.steps])
+        self.pipeline.rename(name, "renamed")
+        version = self.pipeline.as_of(self.pipeline.version)
+        read = plain_rows(version["renamed"].read())
+        assert repr(read) == repr(plain_rows(self.tables[name])), f"{name} by another name"
+        self.pipeline.rename("renamed", name)
+        self.seen["graph: renamed"] += 1
+        fed = {self.feeding, *(name for step in (*self.steps, *self.later) for name in step.feeders)}
+        last = [step for step in self.steps if isinstance(step.node, Stage) and step.name not in fed]
+        if last and self.rng.random() < 0.3:
+            gone = self.rng.choice(last).name
+            self.pipeline.remove(gone)
+            self.steps = [step for step in self.steps if step.name != gone]
+            self.model.remove(gone)
+            self.pipeline = self.open("p")
+            self.seen["graph: removed"] += 1
+        self.compare_content()
+
+    def read_behind(self) -> None:
+        """Another pipeline reads a stage of this one."""
+        stages = [step.name for step in self.steps if isinstance(step.node, Stage)]
+        if not stages:
+            return
+        if self.behind is None:
+            self.feeding = self.rng.choice(stages)
+            self.behind = pds.Pipeline(self.store, "behind", memory_limit=self.memory)
+            self.behind.source("rows", self.pipeline[self.feeding])
+            self.behind.aggregate("rows", aggregates={"n": "count"}, name="counts")
+        result = self.behind.refresh()
+        self.seen[f"behind: {'nothing new' if result is None else 'rows'}"] += 1
+        table = self.tables[self.feeding]
+        # The source has its keys in ascending order, also those of a stage that is descending.
+        order = order_function(table.schema.field(0).type)
+        rows = [(key, value) for key, _, value in plain_rows(table)]
+        rows.sort(key=lambda row: order(row[0]))
+        read = plain_rows(self.behind["rows"].read())
+        assert repr(read) == repr(rows), f"{self.feeding} in another pipeline: {differ(read, rows)}"
+        counts = Counter(repr(key) for key, _ in rows)
+        counted = {repr(key): value["n"] for key, _, value in plain_rows(self.behind["counts"].read())}
+        assert counted == counts, f"counts of {self.feeding}"
+
     def rebuild(self) -> None:
         """Compute a stage anew, as it is or by another definition."""
         hooked = {name for step in self.steps if step.hook is not None for name in step.upstream}
@@ -283,9 +415,10 @@ class GraphRun:
             self.pipeline.compact(min_delta=rng.choice([0, 0, 0.25, 1e9]))
         elif kind == "vacuum":
             self.pipeline.vacuum(NOW)
+            self.history.clear()
         elif kind == "tag":
             tag = f"tag {len(self.tagged)} of {self.updates}"
-            self.tagged[tag] = {step.name: plain_rows(self.pipeline[step.name].read()) for step in self.steps}
+            self.tagged[tag] = {step.name: plain_rows(self.tables[step.name]) for step in self.steps}
             self.pipeline.tag(tag)
         elif kind == "untag" and self.tagged:
             tag = rng.choice(sorted(self.tagged))
@@ -308,6 +441,8 @@ class GraphRun:
         for node in read_nodes(self.pipeline._open()).values():
             self.seen["tables of several runs"] += sum(len(node[table]) > 1 for table in ("content", "mappings"))
         self.compare_content()
+        self.compare_net_changes()
+        self.history[version] = dict(self.tables)
         for step in self.steps:
             if isinstance(step.node, Stage):
                 self.follow(step, rows_of(self.pipeline[step.name].changes()), is_exact=is_exact)
@@ -315,7 +450,8 @@ class GraphRun:
     def compare_content(self) -> None:
         for step in self.steps:
             table, expected = self.pipeline[step.name], self.model.content(step.name)
-            rows = self.rows[step.name] = rows_of(table.read())
+            read = self.tables[step.name] = table.read()
+            rows = self.rows[step.name] = rows_of(read)
             self.seen["rows compared"] += len(rows)
             if isinstance(step.node, Source):
                 expected = [(key, value) for key, _, value in expected]
@@ -330,13 +466,46 @@ class GraphRun:
                 assert keys[0] == keys[1], f"keys of {step.name}: {differ(rows, expected)}"
                 rows, expected = (sorted(each, key=lambda row: repr(exact(row))) for each in (rows, expected))
             assert are_alike(rows, expected), f"rows of {step.name} ({step.operator}): {differ(rows, expected)}"
+        self.compare_some_keys()
+
+    def compare_some_keys(self) -> None:
+        """The rows of some keys of one stage, and its mappings, are those of the whole."""
+        step = self.rng.choice(self.steps)
+        order, table = order_function(step.node.key.type), self.pipeline[step.name]
+        rows = self.rows[step.name]
+        stored = list({order(row[0]): row[0] for row in rows}.values())
+        keys = self.rng.sample(stored, min(len(stored), self.rng.choice([1, 3])))
+        places = set(map(order, keys))
+        expected = [row for row in rows if order(row[0]) in places]
+        read = rows_of(table.read(keys))
+        assert repr(read) == repr(expected), f"rows of {keys} of {step.name}: {differ(read, expected)}"
+        if isinstance(step.node, Stage) and not step.operator.endswith(" join"):
+            order = order_function(self.model.nodes[step.feeders[0]].key.type)
+            mappings = self.model.tables(step.name).key_mappings
+            sources = [mappings[0][0]] if mappings else []
+            places = set(map(order, sources))
+            expected = [pair for pair in mappings if order(pair[0]) in places]
+            read = rows_of(table.key_mappings(sources))
+            assert repr(read) == repr(expected), f"mappings of {sources} of {step.name}: {differ(read, expected)}"
+
+    def compare_net_changes(self) -> None:
+        """What changed in a stage since a version is what differs."""
+        step = self.rng.choice(self.steps)
+        if not isinstance(step.node, Stage):
+            return
+        since = self.rng.choice([0, *self.history])
+        before = self.history.get(since, {}).get(step.name)
+        expected = net_changes.compare(before, self.tables[step.name], descending=step.node.descending)
+        actual = net_changes.changes_of(self.pipeline[step.name].changes(since=since))
+        assert repr(actual) == repr(expected), f"changes of {step.name} since {since}: {differ(actual, expected)}"
+        self.seen["net changes compared"] += 1
 
     def follow(self, step: Step, changes: list[Any], *, is_exact: bool) -> None:
         """Who applies the changes of each version to the rows of each key has the rows of the newest one."""
-        mirror = self.mirrors[step.name]
+        mirror, order = self.mirrors[step.name], order_function(step.node.key.type)
         named: set[Any] = set()
         for kind, key, value in changes:
-            place = order_key(key, step.node.key.type)
+            place = order(key)
             if place not in named:
                 assert kind == 2 or (kind == 0) == (place not in mirror), f"{step.name} has or had {key}"
                 mirror.pop(place, None)
@@ -347,7 +516,7 @@ class GraphRun:
                 mirror.setdefault(place, []).append(value)
         content: dict[Any, list[Any]] = {}
         for key, _, value in self.rows[step.name]:
-            content.setdefault(order_key(key, step.node.key.type), []).append(value)
+            content.setdefault(order(key), []).append(value)
         assert repr(sorted(mirror.items())) == repr(sorted(content.items())), f"changes of {step.name}"
         if is_exact and step.exact_changes:
             types = ("add", "update", "delete")
@@ -356,7 +525,7 @@ class GraphRun:
             assert are_alike(actual, update), f"changes of {step.name}: {differ(actual, update)}"
 
     def finish(self) -> None:
-        """An independent reader and a new pipeline have the same rows; then the graph itself is changed."""
+        """An independent reader and a new pipeline have the same rows."""
         independent = IndependentPipeline(lambda path: self.store.read_bytes(f"p/{path}"))
         for step in self.steps:
             rows = plain_rows(self.pipeline[step.name].read())
@@ -374,30 +543,13 @@ class GraphRun:
         if checked and self.rng.random() < 0.3:
             assert self.pipeline.check(*checked).ok
             self.seen["upkeep: check"] += 1
-        self.alter()
-
-    def alter(self) -> None:
-        """A stage gets another name, and one that feeds none goes; the others keep their rows."""
-        before = {step.name: plain_rows(self.pipeline[step.name].read()) for step in self.steps}
-        fed = {name for step in self.steps for name in step.feeders}
-        old = self.rng.choice(sorted(before))
-        self.pipeline.rename(old, "renamed")
-        before["renamed"] = before.pop(old)
-        last = [step.name for step in self.steps if step.name not in fed and step.name != old and step.name[0] == "x"]
-        if last:
-            self.pipeline.remove(last[-1])
-            del before[last[-1]]
-        self.pipeline.vacuum(NOW)
-        version = self.pipeline.as_of(self.pipeline.version)
-        assert sorted(version.names) == sorted(before)
-        for name, rows in before.items():
-            assert repr(plain_rows(version[name].read())) == repr(rows), f"{name} of a changed graph"
 
 
 def run_graph(number: int, seen: Counter[str]) -> None:
     """Make the graph of a number, update it at random, and compare all after each step."""
     run = GraphRun(number, seen)
     actions: list[Callable[[], None]] = [run.push] * 6 + [run.replace_rows, run.refresh, run.refresh, run.rebuild]
+    actions += [run.change_graph, run.read_behind] + [run.arrive] * 2 * bool(run.later)
     run.push()
     for _ in range(run.rng.randrange(4, 8)):
         run.rng.choice(actions)()

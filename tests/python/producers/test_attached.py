@@ -214,9 +214,37 @@ def test_a_key_that_a_restore_made_narrower(memory_store: pds.Store) -> None:
     assert pipeline["sums"].read()["target_key"].to_pylist() == [1, 2, 9]
 
 
+@pytest.mark.parametrize("columns", ["g", ["g", "id"]])
+def test_a_restore_brings_back_a_key_column_without_nulls(memory_store: pds.Store, columns: str | list[str]) -> None:
+    """The rows that were appended while it was dropped have no key."""
+    schema = pa.schema([("id", pa.int64()), pa.field("g", pa.int64(), nullable=False), ("v", pa.int64())])
+    table = pds.Table.create(memory_store, "t", schema)
+
+    def fed(path: str) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, path)
+        source = pipeline.source("rows", table, key=columns, value="v")
+        pipeline.aggregate(source, aggregates={"sum": ("value", "sum")}, name="sums")
+        pipeline.refresh()
+        return pipeline
+
+    table.append(pa.table({"id": [1, 2], "g": [1, 2], "v": [10, 20]}, schema=schema))
+    pipeline, begin = fed("p"), table.version
+    table.alter.drop_column("g")
+    table.append(pa.table({"id": [3], "v": [30]}))
+    table.restore(begin)
+    table.append(pa.table({"id": [1], "g": [5], "v": [50]}, schema=schema))
+    pipeline.refresh()
+    for name in ("rows", "sums"):
+        assert pipeline[name].read().equals(fed("anew")[name].read())
+
+
+@pytest.mark.parametrize("held", [0, 1_000, 1 << 20])
 @pytest.mark.parametrize("few", [10_000, 1_000, 1])
-def test_many_keys_change_at_once(memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """Whether they are listed, because they are few or the rows many, or not."""
+def test_many_keys_change_at_once(
+    memory_store: pds.Store, monkeypatch: pytest.MonkeyPatch, few: int, held: int
+) -> None:
+    """Whether they are listed, because they are few or the rows many, or not; and whether they are held."""
+    monkeypatch.setattr(attached, "_MAX_HELD_BYTES", held)
     monkeypatch.setattr(attached, "_FEW_KEYS", few)
     monkeypatch.setattr(attached, "_MIN_ROWS_OF_LISTED_KEY", few // 1_000)
     monkeypatch.setattr(attached, "_MAX_LISTED_KEYS", few * 10)
@@ -390,6 +418,29 @@ def test_columns_that_take_the_place_of_others_are_read_as_a_whole(memory_store:
     declared_before.source("s", table.as_of(before), key="w", value="z")
     with pytest.raises(pds.DefinitionChanged, match=r"column 'w'.*does not exist"):
         declared_before.refresh()
+
+
+@pytest.mark.filterwarnings("ignore:the function of stage")
+@pytest.mark.parametrize("column", ["customer", "amount"])
+def test_a_source_is_declared_with_the_new_name_of_a_column(table: pds.Table, column: str) -> None:
+    """The columns are the same ones, so that only keys of rows that changed are called for."""
+    calls: list[str | None] = []
+
+    def counted(customer: str | None, amounts: Iterator[float | None]) -> Iterator[tuple[str | None, float]]:
+        calls.append(customer)
+        return total(customer, amounts)
+
+    open_pipeline(table).refresh()
+    table.upsert(rows((2, "b", 3.0)))
+    table.alter.rename_column(column, "renamed")
+    names = {"customer": "customer", "amount": "amount", column: "renamed"}
+    pipeline = pds.Pipeline(table.store, "totals")
+    pipeline.source("orders", table.refresh(), key=names["customer"], value=names["amount"])
+    pipeline.producer("orders", key=pa.string(), value=pa.float64(), name="totals")(counted)
+    pipeline.refresh()
+    assert calls == ["a", "b"]
+    assert plain_rows(pipeline["orders"].read()) == [(None, 8.0), ("a", 1.0), ("b", 3.0), ("b", 4.0)]
+    assert pipeline.refresh() is None
 
 
 def test_other_types_of_columns_are_noticed_by_a_process_that_runs(table: pds.Table) -> None:

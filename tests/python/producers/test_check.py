@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -13,6 +14,8 @@ import pytest
 
 import pds
 from fault_runs import PATIENT
+from pds.producers.calls import StageCall
+from pds.producers.preserve import PreservePass
 from producers.pipelines import objects
 from producers.words import count, split_words
 from scripted_s3 import ScriptedS3
@@ -79,6 +82,48 @@ def test_a_damaged_file_is_noticed_where_it_was_written(
         stores[0].write(path, whole, overwrite=True)
         for store in stores:
             assert declare(store).check("words", sample=sample).ok
+
+
+def test_rows_of_a_feed_that_failed_are_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if what calls the function catches the error of the feed."""
+
+    def catch(_call: StageCall, readers: list[pa.RecordBatchReader]) -> Iterator[pa.RecordBatch]:
+        with contextlib.suppress(Exception):
+            readers[0].read_all()
+        yield from ()
+
+    with ScriptedS3() as server:
+        stores = [pds.Store("s3://bucket/lake", server.options(client) | PATIENT) for client in ("writer", "other")]
+        pipeline = declare(stores[0])
+        fill(pipeline)
+        (node,) = (node for node in json.loads(pipeline._open().manifest())["nodes"] if node["name"] == "phrases")
+        for file in (file for run in node["content"] for file in run["files"]):
+            damaged = bytearray(stores[0].read_bytes(f"p/{file['name']}"))
+            damaged[40] ^= 0x55
+            stores[0].write(f"p/{file['name']}", bytes(damaged), overwrite=True)
+        monkeypatch.setattr(StageCall, "__call__", catch)
+        with pytest.raises(pds.PartCorrupted):
+            declare(stores[1]).check("words")
+
+
+@pytest.mark.parametrize("kind", ["rows", "hook"])
+def test_rows_that_were_not_read_are_not_none(
+    memory_store: pds.Store, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if what calls the function, or the hook, ends before the rows do."""
+
+    def leave(readers: list[pa.RecordBatchReader]) -> Iterator[pa.RecordBatch]:
+        assert readers[0].read_next_batch().num_rows
+        yield from ()
+
+    if kind == "rows":
+        monkeypatch.setattr(StageCall, "__call__", lambda _call, readers: leave(readers))
+    else:
+        monkeypatch.setattr(PreservePass, "__iter__", lambda hook: leave([hook._reader]))
+    pipeline = declare(memory_store, preserve=pds.Preserve(lambda new, _earlier, _state: new))
+    with pytest.raises(pds.RemoteStoreError, match="ended before it had read all of its rows"):
+        fill(pipeline)
+    assert pipeline.version == 0
 
 
 def test_a_random_function(memory_store: pds.Store) -> None:

@@ -268,6 +268,38 @@ def test_stages_whose_definition_changed(memory_store: pds.Store) -> None:
         other_values["numbers"].changes(since=1)
 
 
+@pytest.mark.parametrize("nullable", [True, False])
+@pytest.mark.parametrize("count", [4, 40_000])
+def test_a_field_of_the_key_may_be_null_or_not_from_now_on(memory_store: pds.Store, count: int, nullable: bool) -> None:
+    """Keys that go are deleted, and those that stay were there, however large the runs are."""
+
+    def declared(nullable: bool, version: int, divisor: int) -> pds.Pipeline:
+        key = pa.struct([pa.field("x", pa.int64(), nullable=nullable)])
+
+        def emit(batch: pa.RecordBatch) -> pa.RecordBatch:
+            numbers = np.array(batch["key"])
+            rows = np.flatnonzero(numbers % divisor == 0)
+            emitted = pa.StructArray.from_arrays([pa.array(numbers[rows])], fields=list(key))
+            texts = pa.array([f"{number:x}" * 8 for number in (numbers[rows] * 0x9E3779B97F4A7).tolist()])
+            return pa.RecordBatch.from_arrays([pa.array(rows), emitted, texts], names=["source_row", "key", "value"])
+
+        pipeline = pds.Pipeline(memory_store, "p")
+        pipeline.source("s", key=pa.int64(), value=pa.int64())
+        pipeline.producer("s", key=key, value=pa.string(), name="texts", batch=True, version=version)(emit)
+        return pipeline
+
+    numbers = pa.array(range(count), pa.int64())
+    declared(not nullable, 1, 1).update(s=pds.Changes(pa.table({"key": numbers, "value": numbers})))
+    pipeline = declared(nullable, 2, 2)
+    pipeline.rebuild()
+    deleted = [(DELETE, {"x": number}, None) for number in range(1, count, 2)]
+    net = changes_of(pipeline["texts"].changes(since=1))
+    assert [change for change in net if change[0] == DELETE] == deleted
+    kinds = {key["x"]: kind for kind, key, _ in changes_of(pipeline["texts"].changes())}
+    assert [number for number, kind in kinds.items() if kind == DELETE] == list(range(1, count, 2))
+    assert ADD not in kinds.values()
+
+
 def test_a_preview_has_them(pipeline: pds.Pipeline) -> None:
     before = pipeline["moved"].read()
     pipeline.update(s=pds.Changes([(1, 5)]))

@@ -184,6 +184,34 @@ def test_a_hook_keeps_what_it_gave_when_its_stage_is_rebuilt(memory_store: pds.S
         assert {row[0]: row[2] for row in plain_rows(other["ids"].read())} == rows
 
 
+@pytest.mark.parametrize("nullable", [True, False])
+def test_a_hook_keeps_what_it_gave_where_a_field_may_be_null_or_not_from_now_on(
+    memory_store: pds.Store, nullable: bool
+) -> None:
+    """The types are the same but for that, also to those who read net changes."""
+
+    def number(_new: Any, earlier: Any, state: dict[str, Any]) -> Any:
+        state["last"] += earlier is None
+        return {"id": state["last"]} if earlier is None else earlier
+
+    def declared(nullable: bool, version: int) -> pds.Pipeline:
+        key = pa.struct([pa.field("x", INT, nullable=nullable)])
+        value = pa.struct([pa.field("id", INT, nullable=nullable)])
+        pipeline = pds.Pipeline(memory_store, "p")
+        source = pipeline.source("s", key=INT, value=INT)
+        preserve = pds.Preserve(number, {"last": 0})
+        emit = pipeline.producer(source, key=key, value=value, name="ids", version=version, preserve=preserve)
+        emit(lambda key, _: [({"x": key}, {"id": 0})])
+        return pipeline
+
+    pipeline = declared(not nullable, 1)
+    for key in (5, 1):
+        pipeline.update(s=pds.Changes([(key, 0)]))
+    pipeline = declared(nullable, 2)
+    pipeline.rebuild()
+    assert [(key["x"], value["id"]) for key, _, value in plain_rows(pipeline["ids"].read())] == [(1, 2), (5, 1)]
+
+
 def test_what_cannot_be_rebuilt_is_refused(memory_store: pds.Store) -> None:
     declare(memory_store, "p", "first").update(phrases=pds.Changes([(1, "a")]))
     pipeline = declare(memory_store, "p", "other function")
@@ -360,6 +388,25 @@ def test_stages_are_renamed(memory_store: pds.Store) -> None:
     assert plain_rows(renamed["tokens"].read()) == rows["words"]
     renamed.update(phrases=pds.Changes(deletes=[1]))
     assert plain_rows(renamed["counts"].read()) == [(1, "b", "b")]
+
+
+def test_a_join_has_a_field_with_the_new_name_of_its_feeder(memory_store: pds.Store) -> None:
+    def joined(left: str) -> pds.Pipeline:
+        pipeline = pds.Pipeline(memory_store, "p")
+        for name in (left, "right"):
+            pipeline.source(name, key=INT, value=INT)
+        pipeline.join_rows(left, "right", name="pairs")
+        return pipeline
+
+    pipeline = joined("old")
+    pipeline.update(old=pds.Changes([(1, 2)]), right=pds.Changes([(1, 3)]))
+    pipeline.rename("old", "new")
+    renamed = joined("new")
+    with pytest.raises(pds.DefinitionChanged, match='"pairs" has changed: the types'):
+        renamed.update(new=pds.Changes([(1, 4)]))
+    renamed.rebuild("pairs")
+    renamed.update(new=pds.Changes([(1, 4)]))
+    assert renamed["pairs"].read()["value"].to_pylist() == [{"new": 4, "right": 3}]
 
 
 def test_before_there_is_a_version_nothing_can_be_changed(memory_store: pds.Store) -> None:

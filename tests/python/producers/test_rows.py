@@ -497,6 +497,51 @@ def test_long_keys_are_cut_and_struct_keys_pickle() -> None:
     assert pickle.loads(pickle.dumps(failure.value)).key == ("x" * 1000,)  # noqa: S301 our own
 
 
+def count_what_can_be_read(key: int, *sides: Iterator[Any]) -> Iterator[tuple[int, int]]:
+    """A function that takes an error of its values for their end."""
+    count = 0
+    for values in sides:
+        try:
+            for _ in values:
+                count += 1
+        except Exception:  # noqa: BLE001, S110 what users write
+            pass
+    yield key, count
+
+
+@pytest.mark.parametrize("bad", range(9))
+@pytest.mark.parametrize("returns_list", [False, True])
+def test_an_error_of_the_values_that_the_function_catches_is_not_their_end(bad: int, *, returns_list: bool) -> None:
+    """Values of a group that ends in its chunk, of one that goes on in the next ones, and of the last one."""
+    times = [1 if n == bad else 1000 * n for n in range(9)]
+    function: Callable[..., Any] = count_what_can_be_read
+    if returns_list:
+        function = lambda key, values: list(count_what_can_be_read(key, values))  # noqa: E731 in place of the other
+    reader = make_reader(zip([1, 2, 2, 2, 2, 2, 3, 3, 4], times, strict=True), value=pa.time64("ns"))
+    with pytest.raises(ProduceError, match="a time has nanoseconds, which") as failure:
+        to_rows(row_function(function, value=pa.time64("ns"))([reader]))
+    assert failure.value.key == [1, 2, 2, 2, 2, 2, 3, 3, 4][bad // 3 * 3]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_an_error_of_a_side_of_a_join_that_the_function_catches_is_not_its_end(bad: int) -> None:
+    sides = [make_reader([(1, 1000), (2, 1 if n == bad else 1000)], value=pa.time64("ns"), rows=1) for n in range(2)]
+    function = row_function(count_what_can_be_read, value=pa.time64("ns"), feeders=2)
+    with pytest.raises(ProduceError, match=r"failed for key 2 .*a time has nanoseconds, which"):
+        to_rows(function([make_keys([1, 2]), *sides]))
+
+
+def test_an_update_whose_function_catches_an_error_of_its_values_does_not_commit(memory_store: pds.Store) -> None:
+    pipeline = pds.Pipeline(memory_store, "p")
+    source = pipeline.source("s", key=INT, value=pa.timestamp("us"))
+    pipeline.producer(source, key=INT, value=INT, name="counts")(count_what_can_be_read)
+    # Of the year 12000, which Python does not have.
+    times = pa.array([0, 316_516_464_000_000_000], pa.timestamp("us"))
+    with pytest.raises(ProduceError, match="counts"):
+        pipeline.update(s=pds.Changes(pa.table({"key": [1, 2], "value": times})))
+    assert pipeline.version == 0
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_interrupts_are_not_wrapped(kind: type[BaseException]) -> None:
     def stop(key: int, values: Iterator[int]) -> Any:
@@ -549,7 +594,8 @@ def test_the_collector_is_restored(enabled: bool, monkeypatch: pytest.MonkeyPatc
         (gc.enable if before else gc.disable)()
 
 
-def test_closing_the_stream_closes_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keys", [1, 2])
+def test_closing_the_stream_closes_the_function(monkeypatch: pytest.MonkeyPatch, keys: int) -> None:
     limit_rows(monkeypatch, 2)
     closed = []
 
@@ -558,12 +604,12 @@ def test_closing_the_stream_closes_the_function(monkeypatch: pytest.MonkeyPatch)
             while True:
                 yield key, 1
         finally:
-            closed.append(key)
+            closed.append((key, list(values)))
 
-    stream = row_function(endless)([make_reader([(1, 1)])])
+    stream = row_function(endless)([make_reader([(key, 5) for key in range(keys)])])
     next(stream)
     stream.close()
-    assert closed == [1]
+    assert closed == [(0, [5])]
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(1, 7), st.integers(1, 5), st.integers(1, 5))

@@ -138,6 +138,21 @@ def test_keys(memory_store: pds.Store, name: str, mode: str) -> None:
     assert pipeline["copy"].read()["value"].to_pylist() == [12]
 
 
+def test_slices_of_keys_with_structs_in_structs(memory_store: pds.Store) -> None:
+    """Of an array of keys, whatever it is passed to."""
+    inner = pa.struct([("a", pa.int64())])
+    keys = pa.array([{"p": {"a": n}, "q": str(n)} for n in range(4)], pa.struct([("p", inner), ("q", pa.string())]))
+    pipeline = copied(memory_store, "row", keys.type, pa.int64())
+    pipeline.update(source=pds.Changes(pa.table({"key": keys, "value": pa.array(range(4), pa.int64())})))
+    for length in (1, 2):
+        some = keys.slice(1, length)
+        assert pipeline["copy"].read(some).column(0).to_pylist() == some.to_pylist()
+        assert pipeline["copy"].key_mappings(some).column(0).to_pylist() == some.to_pylist()
+        assert pipeline["copy"].lineage(some) == {"source": some.to_pylist()}
+    pipeline.update(source=pds.Changes(deletes=keys.slice(2)))
+    assert pipeline["copy"].read().column(0).to_pylist() == keys[:2].to_pylist()
+
+
 def encode(values: pa.Array[Any]) -> pa.Array[Any]:
     """As a dictionary with keys of one byte."""
     plain_values = values.to_pylist()
@@ -257,6 +272,30 @@ def test_merged_dictionaries_with_keys_under_nulls(memory_store: pds.Store, null
     pipeline.update(source=pds.Changes(rows))
     stored = pipeline["source"].read()
     assert stored.to_pylist() == sorted(rows.to_pylist(), key=lambda row: int(row["key"]))
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_views_that_share_items(memory_store: pds.Store, view: Any) -> None:
+    """A function of batches may return them; a null is refused by the key of the first row that has it."""
+    lists = [[1, 2], None, [], [3]]
+    data_type = view(pa.field("item", pa.int64(), nullable=False))
+    at = pa.array([3, 0, 1, 0, 2, 0], pa.int64())
+    keys = pa.array(range(len(at)), pa.int64())
+    pipeline = pds.Pipeline(memory_store, "p")
+    numbers = pipeline.source("numbers", key=pa.int64(), value=pa.int64())
+    with_null = pa.array([[1], [2, None]], data_type)
+    emitted: list[pa.Array[Any]] = [pa.array(lists, data_type).take(at), with_null.take(pa.array([0, 1] * 3))]
+
+    def emit(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([batch["value"], batch["key"], emitted[0]], ["source_row", "key", "value"])
+
+    pipeline.producer(numbers, key=pa.int64(), value=data_type, name="lists", batch=True)(emit)
+    rows = pds.Changes(pa.table({"key": keys, "value": keys}))
+    pipeline.update(numbers=rows)
+    assert pipeline["lists"].read()["value"].to_pylist() == [lists[row] for row in at.to_pylist()]
+    del emitted[0]
+    with pytest.raises(pds.ProduceError, match=r"key 1 .*null in 'value', which is not nullable"):
+        pipeline.update(numbers=rows)
 
 
 NULL_ITEMS = pa.array([["a"], [None]], pa.list_(pa.string()))

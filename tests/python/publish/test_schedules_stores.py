@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import pds
-from publish.harness import INTENT, KEY, MANIFEST, MARKER, SIZES, Call, world
+from publish.harness import INTENT, KEY, MANIFEST, MARKER, SIZES, Call, version_of, wait_until, world
 from scripted_s3 import CLASS_A, CONDITIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from publish.harness import World
 
 pytestmark = pytest.mark.sampled(2)
@@ -82,6 +84,37 @@ def test_writers_and_readers_at_once(place: World) -> None:
     for reader in readers:
         reader.check()
     place.check(22, 23, 24)
+
+
+OTHERS: dict[str, Callable[[World, pds.ParquetDatasetStore, str], Any]] = {
+    "read": lambda _, ds, key: version_of(ds.read_dataset(key)),
+    "create": lambda place, ds, key: ds.write_dataset(place.table(3), key),
+    "overwrite": lambda place, ds, key: ds.write_dataset(place.table(3), key, overwrite=True),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_store_opened_at_another_folder_waits_for_a_publish(size: str, other: str) -> None:
+    """What the writer staged has paths that are none of its own."""
+    root, _, key = f"p/{KEY}".rpartition("/")
+    with world(CLASS_A, size) as place:
+        place.write("b", 1, 2)
+        marker = place.server.on("put", MARKER, "pause", client="a")
+        writer = place.start("a", 2, 2)
+        assert marker.hit.wait(60)
+        ds = pds.ParquetDatasetStore(pds.Store(f"s3://bucket/{root}", storage_options=place.options("z")))
+        count = len(place.server.seen)
+        call = Call(lambda: OTHERS[other](place, ds, key))
+        wait_until(lambda: sum(r.client == "z" for r in place.server.seen[count:]) > 8 or not call.is_running)
+        marker.resume()
+        writer.check()
+        call.wait()
+        if other == "create":
+            assert isinstance(call.error, pds.AlreadyExists), repr(call.error)
+        else:
+            assert call.check() == 2 or other == "overwrite"
+        place.check(3 if other == "overwrite" else 2)
 
 
 def test_writers_and_deletes_at_once(place: World) -> None:

@@ -1,7 +1,7 @@
 """Jobs in sessions of their own: `python jobs.py SCENE MASTER CONFIG`, run by `test_faults.py`.
 
-CONFIG is JSON: `targets` (name to URL and options of a store), `conf` (Spark settings). What was
-seen is printed as the last line, as JSON.
+CONFIG is JSON: `targets` (name to URL and options of a store), `conf` (Spark settings), `operations` (the arguments of
+`run_struck`; they are done on S3). What was seen is printed as the last line, as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
+import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -139,10 +142,33 @@ def under_fire(
         write.message_plan, engine_module._collect = plan, collect
 
 
+def run_operations(
+    spark: SparkSession, url: str, options: dict[str, str], runs: list[tuple[str, str, list[int], int]]
+) -> list[int]:
+    """How many requests were struck of each operation."""
+    from spark.operations import OPERATIONS, Place, run_struck  # noqa: PLC0415 other scenes need neither
+    from spark.relay import Relay, Way  # noqa: PLC0415 as above
+
+    by_name = {operation.name: operation for operation in OPERATIONS}
+    struck: list[int] = []
+    with Relay(options["aws_endpoint"]) as relay, tempfile.TemporaryDirectory() as folder:
+        by_relay = options | {"aws_endpoint": relay.endpoint}
+        for number, (name, way, numbers, enough) in enumerate(runs):
+            start = time.monotonic()
+            where = f"{url}/{name}-{uuid.uuid4().hex}"
+            stores = [pds.Store(where, storage_options=each) for each in (by_relay, options)]
+            place = Place(spark, stores[0], stores[1], by_relay, Path(folder) / str(number))
+            struck.append(len(run_struck(by_name[name], place, relay, Way(way), numbers, enough)))
+            seconds = time.monotonic() - start
+            sys.stderr.write(f"{name}, {way} {numbers}: {struck[-1]} struck, {seconds:.1f} s\n")
+    return struck
+
+
 SCENES: dict[str, dict[str, Callable[[], None] | None]] = {
     "cluster": {"calm": None, "killed": kill_executor},
     "standalone": {"speculated": lag},
     "connect": {"calm": None},
+    "operations": {},
 }
 
 
@@ -158,13 +184,15 @@ def main() -> None:
         changed = pds.spark.enable(spark).changed
         if {name: spark.conf.get(name) for name in changed} != {name: new for name, (_, new) in changed.items()}:
             raise AssertionError(changed)
-    seen: dict[str, dict[str, Any]] = {}
+    seen: dict[str, Any] = {}
     for target, (url, options) in config["targets"].items():
         with pds.Store(url, storage_options=options) as store:
             accidents = SCENES[scene].items()
             seen[target] = {
                 key: under_fire(spark, store, key, what, with_pipeline=target == "s3") for key, what in accidents
             }
+    runs = config["operations"]
+    seen["operations"] = run_operations(spark, *config["targets"]["s3"], runs) if runs else []
     spark.stop()
     sys.stdout.write(f"{json.dumps(seen)}\n")
 

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 import pds
 import pds.spark
 from pds.spark import stage
+from pds.spark.write import check_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,6 +83,97 @@ def test_rows_are_appended_by_one_commit(spark: SparkSession, table: pds.Table, 
 def test_columns_by_name_and_missing_ones(spark: SparkSession, table: pds.Table) -> None:
     pds.spark.append(spark.range(3).selectExpr("CAST(id AS smallint) AS id"), table)
     assert listed(table)[1:] == [{"id": number, "name": None, "score": None} for number in range(3)]
+
+
+def wider(spark: SparkSession, first: int, count: int) -> DataFrame:
+    """Rows in four partitions, with two columns that the table does not have."""
+    numbers = spark.range(first, first + count, 1, numPartitions=4)
+    return numbers.selectExpr("id * 3 AS `new.one`", "ID", "named_struct('a', id, 'b', array('x')) AS nested")
+
+
+def expect_wider(first: int, count: int) -> list[dict[str, Any]]:
+    old = [row | {"new.one": None, "nested": None} for row in OLD]
+    return old + [
+        {"id": n, "name": None, "score": None, "new.one": 3 * n, "nested": {"a": n, "b": ["x"]}}
+        for n in range(first, first + count)
+    ]
+
+
+@BOTH_PLACES
+def test_new_columns_are_added_by_the_commit_of_the_rows(
+    spark: SparkSession, table: pds.Table, place: str, monkeypatch: pytest.MonkeyPatch, lose_tasks: Any
+) -> None:
+    plan = stage.stage_plan
+    monkeypatch.setattr(stage, "stage_plan", lambda *args: plan(*args).mapInArrow(lose_tasks, stage.STAGED_DDL))
+    with pytest.raises(pds.InvalidInput, match=r'unknown column "new\.one"'):
+        pds.spark.append(wider(spark, 0, 100), table)
+    result = pds.spark.append(wider(spark, 0, 100), table, schema_mode="merge", idempotency_key="load 1")
+    assert (result.version, result.rows, table.version) == (3, 100, 3)
+    assert listed(table) == expect_wider(0, 100)
+    assert table.history(1)[0]["operation"]["columns_added"] == ["new.one", "nested"]
+    twin = pds.Table.create(table.store, "twin", SCHEMA, key="id")
+    written = check_frame(wider(spark, 0, 1).withColumnRenamed("ID", "id"))
+    twin.append(written.empty_table(), schema_mode="merge")
+    assert table.schema.equals(twin.schema)
+    again = pds.spark.append(wider(spark, 0, 100), table, schema_mode="merge", idempotency_key="load 1")
+    assert (again.replayed, again.version) == (True, 3)
+    assert table.as_of(2).schema.equals(SCHEMA)
+    assert pds.spark.append(wider(spark, 100, 0), table, schema_mode="merge").version == 4
+    assert "columns_added" not in table.history(1)[0]["operation"]
+    read = pds.spark.read_table(spark, table, columns=["id", "new.one"], where="id = 7")
+    assert [tuple(row) for row in read.collect()] == [(7, 21)]
+
+
+def test_a_job_that_fails_adds_no_column(spark: SparkSession, table: pds.Table) -> None:
+    bad = spark.range(0, 100, 1, numPartitions=4).selectExpr("id", "IF(id = 77, raise_error('no'), id) AS other")
+    with pytest.raises(PySparkException):
+        pds.spark.append(bad, table, schema_mode="merge")
+    assert table.refresh().version == 2
+    assert table.schema.equals(SCHEMA)
+
+
+def test_a_column_that_another_commit_adds_during_the_job(
+    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, other = stage.stage_plan, pds.Table(table.store, table.path)
+    for number, (data_type, fits) in enumerate([(pa.int64(), True), (pa.string(), False)]):
+        name = f"other {number}"
+
+        def meanwhile(*args: Any, name: str = name, data_type: pa.DataType = data_type) -> Any:
+            other.alter.add_column(name, data_type)
+            return plan(*args)
+
+        monkeypatch.setattr(stage, "stage_plan", meanwhile)
+        df = spark.range(4).selectExpr("id", f"id + 1 AS `{name}`")
+        if fits:
+            pds.spark.append(df, table, schema_mode="merge")
+        else:
+            with pytest.raises(pds.TransactionExpired, match="write again"):
+                pds.spark.append(df, table, schema_mode="merge")
+        assert table.refresh().check().orphans == []
+    assert [row["other 0"] for row in listed(table)] == [None, 1, 2, 3, 4]
+    assert table.schema.names == [*SCHEMA.names, "other 0", "other 1"]
+
+
+def test_new_columns_that_are_refused_before_a_job_starts(
+    spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(stage, "stage_plan")
+    numbers = spark.range(3)
+    table.alter.add_column("NAME", pa.string())
+    version = table.version
+    for df, message in (
+        (numbers.selectExpr("id", "'a' AS Name"), "differs in case only"),
+        (numbers.selectExpr("id", "'a' AS _change_type"), "scan_changes"),
+        (numbers.selectExpr("CAST(id AS string) AS id", "id AS other"), "type mismatch"),
+        (numbers.selectExpr("id AS other"), '"id" is missing'),
+    ):
+        with pytest.raises(pds.InvalidInput, match=message):
+            pds.spark.append(df, table, schema_mode="merge")
+    with pytest.raises(pds.InvalidInput, match="schema_mode must be"):
+        pds.spark.append(numbers, table, schema_mode="add")  # type: ignore[arg-type]
+    assert pds.Table(table.store, table.path).version == version
+    assert table.check().orphans == []
 
 
 def test_a_dataframe_without_rows(spark: SparkSession, table: pds.Table) -> None:

@@ -15,8 +15,9 @@ from pyspark.errors import PySparkException
 
 import pds
 import pds.spark
-from pds.spark import changes
+from pds.spark import changes, jobs
 from pds.spark import tasks as spark_tasks
+from pds.table.tasks import split_search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,6 +205,112 @@ def test_rows_are_merged(
     unmatched = pds.spark.merge(frame(spark, source), ours).when_matched_update_all("source.id < 0")
     assert unmatched.execute().attempts == 0
     assert ours.refresh().check().orphans == []
+
+
+BY_SOURCE: list[Callable[[pds.table.Merge], pds.table.Merge]] = [
+    merge_by_source,
+    # All that the source does not have goes: no column is read for it.
+    lambda merge: merge.when_matched_update_all().when_not_matched_insert_all().when_not_matched_by_source_delete(),
+    lambda merge: merge.when_not_matched_by_source_delete("target.score > 30"),
+    lambda merge: merge.when_not_matched_by_source_update({"score": "target.score + 1"}).when_matched_delete(),
+    lambda merge: (
+        merge.when_not_matched_by_source_delete("target.id % 3 = 0")
+        .when_not_matched_by_source_update({"name": "concat(target.name, '!')"}, "target.id % 3 = 1")
+        .when_not_matched_by_source_delete()
+        .when_not_matched_insert({"id": "source.id"}, "source.score < 0")
+    ),
+]
+
+
+@BOTH_PLACES
+@pytest.mark.parametrize("clauses", BY_SOURCE)
+def test_rows_that_no_part_of_the_source_has(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    clauses: Callable[[pds.table.Merge], pds.table.Merge],
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are known by what all parts have found, though no task has more than a part."""
+    grid(5, 1)
+    ours, local = twins
+    held: list[int] = []
+    run = changes.run_tasks
+
+    def watch(spark: SparkSession, tasks: Any) -> Any:
+        held.extend(len(task.part.lists) for task in tasks if hasattr(task, "part"))
+        return run(spark, tasks)
+
+    monkeypatch.setattr(changes, "run_tasks", watch)
+    choose = random.Random(7)
+    for ids in (choose.sample(range(700), 250), list(range(100, 300)), [5], []):
+        scores = [choose.choice([-1.0, 5.0, 15.0, 25.0]) for _ in ids]
+        schema = pa.schema([("id", pa.int64()), ("score", pa.float64()), ("name", pa.string())])
+        source = pa.table({"id": ids, "score": scores, "name": ["x"] * len(ids)}, schema)
+        result = clauses(pds.spark.merge(frame(spark, source), ours)).execute()
+        expected = clauses(local.merge(source)).execute()
+        assert (result.version, result.rows) == (expected.version, expected.rows)
+        assert listed(ours) == listed(local), ids
+        assert expected.attempts == 0 or same(ours, local)
+        # One part has the whole of a small source.
+        assert len(ids) < 100 or max(held) == 1
+        held.clear()
+        for table in twins:
+            table.append(rows(1000, 1100))
+            table.delete("id >= 1050")
+
+
+def test_rows_that_no_part_has_are_those_of_spark(
+    spark: SparkSession, twins: tuple[pds.Table, pds.Table], grid: Callable[[int, int], None]
+) -> None:
+    """As a full outer join by Spark has them."""
+    grid(5, 1)
+    ours, _ = twins
+    source = spark.range(50, 900, 3, numPartitions=4).selectExpr("id", "concat('new ', id) AS name")
+    before = pds.spark.read_table(spark, ours, version=ours.version)
+    joined = before.alias("t").join(source.alias("s"), "id", "full")
+    joined = joined.where("s.name IS NOT NULL OR id % 4 != 1").selectExpr(
+        "id",
+        "CASE WHEN s.name IS NOT NULL THEN s.name WHEN id % 4 = 2 THEN 'gone' ELSE t.name END AS name",
+        "t.score AS score",
+    )
+    expected = sorted((row.asDict() for row in joined.collect()), key=lambda row: (str(row["id"]), str(row)))
+    merge = pds.spark.merge(source, ours).when_matched_update_all().when_not_matched_insert_all()
+    merge = merge.when_not_matched_by_source_delete("target.id % 4 = 1")
+    merge.when_not_matched_by_source_update({"name": "'gone'"}, "target.id % 4 = 2").execute()
+    assert listed(ours) == expected
+
+
+def test_commits_in_between_where_rows_have_no_match(
+    spark: SparkSession,
+    twins: tuple[pds.Table, pds.Table],
+    grid: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In front of the second job, and behind it."""
+    grid(4, 1)
+    ours, local = twins
+    other = pds.Table(ours.store, ours.path)
+    commits: list[Callable[[pds.Table], object]] = [
+        lambda table: table.append(rows(700, 710)),
+        lambda table: table.delete("id IN (6, 400)"),
+        lambda table: table.refresh().optimize.compact(),
+    ]
+    data = rows(50, 650, "new", step=2)
+    for number, commit in enumerate(commits):
+        with monkeypatch.context() as patch:
+            nothing: list[Callable[[], object]] = [bool] * (1 + number % 2)
+            searches = between(patch, *nothing, lambda commit=commit: commit(other))  # type: ignore[misc]
+            merge_by_source(pds.spark.merge(frame(spark, data), ours)).execute()
+        assert len(searches) > 2 + number % 2
+        commit(local)
+        merge_by_source(local.merge(data)).execute()
+        assert listed(ours) == listed(local)
+        assert ours.refresh().check().orphans == []
+        for table in twins:
+            table.append(rows(1000, 1200, "more", step=3))
+            table.delete("id >= 1100")
 
 
 def test_targets_are_sized_by_what_is_rewritten(
@@ -624,7 +731,7 @@ def test_a_long_list_of_tasks_is_not_a_part_of_each(
         sent.append(spark_tasks.send_tasks(session, tasks))
         return sent[-1]
 
-    monkeypatch.setattr(changes, "send_tasks", send)
+    monkeypatch.setattr(jobs, "send_tasks", send)
     pds.spark.delete(spark, ours, "name LIKE '%7' AND score > 20")
     local.delete("name LIKE '%7' AND score > 20")
     assert same(ours, local)
@@ -638,7 +745,8 @@ def test_a_message_that_is_lost(
     grid(4, 1 << 20)
     ours, _ = twins
     change = changes.TaskChange(ours, changes.commit_options(ours), where="score > 0")
-    tasks = [changes.DeleteTask(task) for task in ours.scan_tasks(where="score > 0", count=4, min_bytes=1)]
+    sizes = {"count": 4, "min_bytes": 1, "max_bytes": 1 << 20}
+    tasks = [changes.DeleteTask(task) for task in split_search(ours, "score > 0", **sizes)]
     messages = [message for task in tasks for message in task.run()]
     for some in (messages[1:], [*messages, messages[0]]):
         with pytest.raises(pds.RemoteStoreError, match="searches"):

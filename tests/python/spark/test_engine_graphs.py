@@ -22,19 +22,12 @@ from producers.test_pipeline import SIZES, graphs, refusal_of, updates
 from spark.test_engine import TINY, split_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 # The workers cannot import a test module.
 cloudpickle.register_pickle_by_value(producers.test_pipeline)
 
 CLUSTER = "local-cluster[2,1,1024]"
-
-
-def also_in_soak(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that the gate runs with few examples, and `make soak`, which runs what has this mark, with more."""
-    return pytest.mark.soak(test) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else test
 
 
 @pytest.mark.s3
@@ -56,7 +49,6 @@ def test_vectors(spark: SparkSession, s3_store: pds.Store, name: str) -> None:
         compare(s3_store, pipeline, model)
 
 
-@also_in_soak
 @pytest.mark.timeout(3600)
 @pytest.mark.s3
 @settings(deadline=None, max_examples=max(4, settings().max_examples // 30), suppress_health_check=list(HealthCheck))

@@ -20,9 +20,11 @@ import pds.spark
 from pds.spark import write
 from pds.spark.tasks import MESSAGE_DDL
 from servers.process import free_port
+from spark.operations import OPERATIONS
+from spark.relay import Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from tests.python.spark.conftest import Target
@@ -126,12 +128,20 @@ def places(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> dic
     }
 
 
+Run = tuple[str, str, list[int], int]
+
+
 def _run(
-    scene: str, master: str, places: dict[str, tuple[str, dict[str, str]]], **conf: str
-) -> dict[str, dict[str, Any]]:
-    """What a job in a process of its own has seen, by target and key."""
+    scene: str,
+    master: str,
+    places: dict[str, tuple[str, dict[str, str]]],
+    operations: Sequence[Run] = (),
+    **conf: str,
+) -> dict[str, Any]:
+    """What a job in a process of its own has seen: by target and key, and how many requests of each operation."""
     own = {target: (f"{url}/{scene}", options) for target, (url, options) in places.items()}
-    config = json.dumps({"targets": own, "conf": {**SETTINGS, **conf}})
+    config = json.dumps({"targets": own, "conf": {**SETTINGS, **conf}, "operations": operations})
+    modules = os.pathsep.join([str(JOBS.parents[1]), os.environ.get("PYTHONPATH", "")])
     job = subprocess.run(
         [sys.executable, str(JOBS), scene, master, config],
         capture_output=True,
@@ -139,14 +149,17 @@ def _run(
         timeout=JOB_SECONDS,
         check=False,
         stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": modules},
     )
     assert job.returncode == 0, job.stderr[-4000:]
-    seen: dict[str, dict[str, Any]] = json.loads(job.stdout.splitlines()[-1])
+    seen: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
+    assert 0 not in seen["operations"], job.stderr[-4000:]
+    assert len(seen.pop("operations")) == len(operations)
     return seen
 
 
 def _check(
-    seen: dict[str, dict[str, Any]],
+    seen: dict[str, Any],
     scene: str,
     places: dict[str, tuple[str, dict[str, str]]],
     s3_server: S3Server,
@@ -224,24 +237,62 @@ def _daemon(arguments: list[str], host: str, folder: Path) -> Iterator[None]:
         psutil.wait_procs(family, timeout=10)
 
 
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.task.duration.threshold": "1s",
+}
+
+
+def _racing() -> list[Run]:
+    """Operations of which a task runs twice: both attempts write, or the first one after the commit."""
+    runs: list[Run] = []
+    for operation in OPERATIONS:
+        of_job = operation.first_job
+        runs += [(operation.name, Way.TWICE.value, [1], of_job + 1), (operation.name, Way.STALLED.value, [1], 0)]
+        if operation.has_two_jobs:
+            # The other attempt of the first job writes, too.
+            runs.append((operation.name, Way.STALLED.value, [of_job + 1], 0))
+    return runs
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_of_two_racing_attempts_one_is_published(
     two_hosts: str, places: dict[str, tuple[str, dict[str, str]]], s3_server: S3Server
 ) -> None:
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.5",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.minTaskRuntime": "1s",
-    }
-    seen = _run("standalone", two_hosts, places, **speculation)
+    seen = _run("standalone", two_hosts, places, **SPECULATION)
 
     _check(seen, "standalone", places, s3_server)
     for by_key in seen.values():
         # Without another attempt it would have lagged longer.
         assert by_key["speculated"]["seconds"] < 100
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.spark
+def test_of_two_racing_attempts_of_any_operation_one_counts(
+    two_hosts: str, places: dict[str, tuple[str, dict[str, str]]]
+) -> None:
+    _run("operations", two_hosts, places, _racing(), **SPECULATION)
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("way", [Way.FAILED, Way.KILLED, Way.EXECUTOR_KILLED, Way.LATE], ids=lambda way: way.value)
+def test_executors_that_are_killed_in_any_operation_change_nothing(
+    places: dict[str, tuple[str, dict[str, str]]], way: Way
+) -> None:
+    runs: list[Run] = []
+    for operation in OPERATIONS:
+        numbers = [1, operation.first_job + 2] if operation.has_two_jobs else [1]
+        runs.append((operation.name, way.value, numbers, 0))
+    _run("operations", "local-cluster[2,1,1024]", places, runs)
 
 
 @pytest.mark.slow

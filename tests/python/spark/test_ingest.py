@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 import pds
 import pds.spark
 from pds import odf
-from pds.spark import changes
+from pds.spark import jobs
 from pds.spark.tasks import SentTasks
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ def _run_under(happens: Any) -> Any:
 
     def run_tasks(spark: SparkSession, tasks: Any) -> list[list[bytes]]:
         numbers = spark.range(0, len(tasks), 1, numPartitions=len(tasks))
-        run = changes.RunTasks(SentTasks(list(tasks)))
-        plan = numbers.mapInArrow(run, changes._DDL).mapInArrow(happens, changes._DDL)
+        run = jobs.RunTasks(SentTasks(list(tasks)))
+        plan = numbers.mapInArrow(run, jobs._DDL).mapInArrow(happens, jobs._DDL)
         messages = {row.task: [bytes(message) for message in row.messages] for row in plan.collect()}
         return [messages[number] for number in range(len(tasks))]
 
@@ -228,7 +228,7 @@ def test_rows_of_another_writer_come_before(rows: DataFrame, target: Target, mon
     sizes: list[int] = []
 
     def run_tasks(spark: SparkSession, tasks: Any) -> list[list[bytes]]:
-        messages = changes.run_tasks(spark, tasks)
+        messages = jobs.run_tasks(spark, tasks)
         sizes.extend(len(message) for by_task in messages for message in by_task)
         if len(sizes) == 4:
             dataset.ingest(rows.limit(5).toArrow())
@@ -269,9 +269,9 @@ def test_the_time_of_jobs_is_no_time_of_waiting(
     rows: DataFrame, local_target: Target, monkeypatch: pytest.MonkeyPatch, rivals: int
 ) -> None:
     dataset = _create(local_target.store, "chain")
-    jobs = SlowJobs(dataset, rivals)
-    monkeypatch.setattr(INGEST, "run_tasks", jobs.run_tasks)
-    monkeypatch.setattr(INGEST, "time", jobs)
+    slow = SlowJobs(dataset, rivals)
+    monkeypatch.setattr(INGEST, "run_tasks", slow.run_tasks)
+    monkeypatch.setattr(INGEST, "time", slow)
     if rivals == 3:
         result = pds.spark.ingest(rows.select("id"), dataset)
         assert (result.attempts, result.first_offset, result.last_offset) == (4, 3, 1002)

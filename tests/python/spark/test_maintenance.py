@@ -1,12 +1,17 @@
-"""`pds.spark.compact`: the rows stay the same, as with the local engine."""
+"""`pds.spark.compact`, `sort`, `verify` and `vacuum`: the rows stay the same, as with the local engine."""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 
 import pds
 import pds.spark
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
     from tests.python.spark.conftest import Target
 
 pytestmark = pytest.mark.sampled(3)
+
+# The workers cannot import a test module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 BOTH_PLACES = pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.s3)])
@@ -238,6 +246,23 @@ def test_rows_are_sorted_by_tasks(
     assert pds.spark.sort(spark, pds.Table.create(target.store, "empty", SCHEMA, key="id")) is None
 
 
+def test_floats_have_the_order_of_spark(spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "_SORT_SIZES", {"count": 100, "min_bytes": 1, "max_bytes": 3000})
+    values = [None, math.nan, -math.nan, 0.0, -0.0, math.inf, -math.inf, 1.5, -1.5]
+    count = 1800
+    keys = pa.array([values[number * 7 % 9] for number in range(count)], pa.float64())
+    second = pa.array([number * 11 % 4 for number in range(count)], pa.int32())
+    schema = pa.schema([("key", keys.type), ("second", second.type), ("n", pa.int64())])
+    table = pds.Table.create(target.store, "floats", schema)
+    for begin in range(0, count, 300):
+        part = slice(begin, begin + 300)
+        table.append(pa.table({"key": keys[part], "second": second[part], "n": range(begin, begin + 300)}))
+    rows = pds.spark.read_table(spark, table)
+    ordered = rows.orderBy(f.asc_nulls_last("key"), "second", "n").toArrow()["n"].to_pylist()
+    assert pds.spark.sort(spark, table, ["key", "second"], target_file_size=size_of(table, 2)) is not None
+    assert table.scan().to_pyarrow()["n"].to_pylist() == ordered
+
+
 def test_a_sort_that_fails_leaves_the_table(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,3 +282,90 @@ def test_a_sort_that_fails_leaves_the_table(
         pds.spark.sort(spark, table, "name")
     assert (len(jobs), listed(table.refresh())) == (2, before)
     assert table.check().orphans == [], "the first round's files are removed"
+
+
+class Failing:
+    """A task that fails, or fails after it has done its work."""
+
+    def __init__(self, task: Any, *, works: bool) -> None:
+        self.task, self.works = task, works
+
+    def run(self, threads: int | None = None) -> list[bytes]:
+        if self.works:
+            self.task.run(threads)
+        raise OSError("lost")
+
+
+@BOTH_PLACES
+def test_what_no_version_needs_is_removed_by_tasks(
+    spark: SparkSession, target: Target, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_REMOVALS", {"objects": 5, "max_tasks": 100})
+    ours, local = make_table(target, "spark"), make_table(target, "local")
+    run, jobs = maintenance.run_tasks, list[int]()
+
+    def count(spark: SparkSession, tasks: Sequence[Any]) -> list[list[bytes]]:
+        jobs.append(len(tasks))
+        return run(spark, tasks)
+
+    monkeypatch.setattr(maintenance, "run_tasks", count)
+    for table in (ours, local):
+        table.tags.create("early", 3)
+        table.optimize.compact()
+    rows_before, early = listed(ours), listed(ours.as_of("early"))
+    dry = pds.spark.vacuum(spark, ours, dt.timedelta(0), dry_run=True)
+    assert dry == ours.vacuum(dt.timedelta(0), dry_run=True)
+    assert pds.spark.vacuum(spark, ours).files == [], "nothing is a week old"
+    assert jobs == []
+    result, expected = pds.spark.vacuum(spark, ours, dt.timedelta(0)), local.vacuum(dt.timedelta(0))
+    assert len(result.files) == len(expected.files) == len(dry.files)
+    assert jobs == [-(-(len(result.files) + len(result.manifests)) // 5)]
+    assert {*result.files, *result.manifests}.isdisjoint(path.removeprefix("spark/") for path in target.files())
+    left = [[path.split("/")[:2] for path in target.files() if path.startswith(name)] for name in ("spark", "local")]
+    assert [folder for _, folder in left[0]] == [folder for _, folder in left[1]]
+    assert (listed(ours), listed(ours.as_of("early"))) == (rows_before, early)
+    assert ours.check() == pds.table.CheckResult(ours.version, [], [], [])
+    assert ours.verify().ok
+    with pytest.raises(pds.VersionExpired):
+        ours.as_of(5)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_vacuum_that_fails_leaves_its_objects_to_the_next(
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setattr(maintenance, "_REMOVALS", {"objects": 5, "max_tasks": 100})
+    table = make_table(target, "t")
+    table.optimize.compact()
+    before, run = listed(table), maintenance.run_tasks
+    with monkeypatch.context() as patch:
+
+        def fail_some(spark: SparkSession, tasks: Sequence[Any]) -> list[list[bytes]]:
+            return run(spark, [Failing(task, works=works) if n % 2 else task for n, task in enumerate(tasks)])
+
+        patch.setattr(maintenance, "run_tasks", fail_some)
+        with pytest.raises(PySparkException, match="lost"):
+            pds.spark.vacuum(spark, table, dt.timedelta(0))
+    assert listed(table.refresh()) == before
+    assert table.check().missing == []
+    pds.spark.vacuum(spark, table, dt.timedelta(0))
+    assert listed(table) == before
+    assert table.check() == pds.table.CheckResult(table.version, [], [], [])
+    assert {path.split("/")[1] for path in target.files()} == {"_latest_manifest", "data", "manifest"}
+    # The pointer, and the manifests of the two vacuums.
+    assert len(target.files()) == len(table.files()) + 3
+
+
+def test_arguments_of_a_vacuum_are_checked(spark: SparkSession, target: Target) -> None:
+    table = make_table(target, "t")
+    version = table.version
+    with pytest.raises(pds.InvalidType, match="dry_run"):
+        pds.spark.vacuum(spark, table, dry_run=1)  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidType, match="retention"):
+        pds.spark.vacuum(spark, table, 7)  # type: ignore[arg-type]
+    with pytest.raises(pds.InvalidInput, match="retention"):
+        pds.spark.vacuum(spark, table, -dt.timedelta(1))
+    hidden = pds.Table.create(pds.Store("memory://"), "t", SCHEMA)
+    with pytest.raises(pds.InvalidInput, match="executors cannot reach"):
+        pds.spark.vacuum(spark, hidden)
+    assert table.refresh().version == version

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import importlib
+import itertools
+import json
 import pkgutil
 import subprocess
 import sys
@@ -23,13 +25,15 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 import pds
 import pds.spark
 from pds.by_url import open_parent
 from pds.spark import sink, stream
-from pds.spark.options import TablePlace
+from pds.spark import source as table_source
+from pds.spark.options import TablePlace, parse_bytes
 from pds.spark.schema import fit_to_table, frame_schema, worker_schema
 from pyspark_pds import DefaultSource
 
@@ -135,6 +139,31 @@ def test_a_place_that_is_not_valid(url: str, message: str) -> None:
     with pytest.raises(pds.InvalidInput, match=message) as raised:
         TablePlace.parse({"path": url})
     assert "secret" not in str(raised.value)
+
+
+def test_a_large_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = pds.WriteOptions(row_group_size=10)
+    table = pds.Table.create(pds.Store(tmp_path.as_uri()), "t", ROWS.schema, options=options)
+    table.append(pa.table({"id": range(400), "name": [f"name {number}" for number in range(400)]}))
+    table.delete("id % 9 = 2")
+    counts = []
+    for count in (1, 8, 100):
+        sizes = {"count": count, "min_bytes": 1, "max_bytes": 1 << 30}
+        for module in (table_source, stream):
+            monkeypatch.setattr(module, "TASK_SIZES", sizes)
+        expected = table.scan().to_pyarrow().to_pylist()
+        _, read_rows = read(str(tmp_path / "t"))
+        assert read_rows.to_pylist() == expected
+        planned = source(str(tmp_path / "t"))
+        asked = planned.schema()
+        counts.append(len(planned.reader(asked).partitions()))
+        reader: Any = planned.streamReader(asked)
+        start = reader.initialOffset()
+        parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        batches = [batch for part in parts for batch in reader.read(part)]
+        assert pa.Table.from_batches(batches).to_pylist() == expected
+        counts.append(len(parts))
+    assert counts == [1, 1, 8, 8, 40, 40]
 
 
 def test_a_write_that_is_refused_makes_no_table(tmp_path: Path) -> None:
@@ -319,6 +348,36 @@ def test_a_stream_writes_back_what_spark_reads(
         assert table.refresh().scan().to_pyarrow().equals(pa.concat_tables([values] * copies))
 
 
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_commit_without_what_a_task_has_staged_is_refused(tmp_path: Path, mode: str) -> None:
+    url = (tmp_path / "orders").as_uri()
+    table = pds.write_table(url, ROWS)
+    batches = ROWS.cast(to_arrow_schema(SCHEMA)).to_batches()
+    for is_stream in (False, True):
+        make = getattr(source(url), "streamWriter" if is_stream else "writer")
+        writer: Any = make(SCHEMA, overwrite=mode == "overwrite")
+        sent: Any = cloudpickle.loads(cloudpickle.dumps(writer))
+        message = sent.write(iter(batches))
+        batch = [7] if is_stream else []
+        for messages in ([None], [message, None], [None, message], [message, "another"]):
+            with pytest.raises(pds.RemoteStoreError, match=rf"1 of {len(messages)} tasks .* run the write anew"):
+                writer.commit(messages, *batch)
+        writer.abort([message, None], *batch)
+    assert table.refresh().version == 1
+    assert table.check().orphans == []
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_batch_without_tasks(tmp_path: Path, mode: str) -> None:
+    """In mode complete it has all rows of the result: none."""
+    url = (tmp_path / "orders").as_uri()
+    table = pds.write_table(url, ROWS)
+    for batch in (0, 0, 1):
+        writer: Any = source(url).streamWriter(SCHEMA, overwrite=mode == "overwrite")
+        writer.commit([], batch)
+        assert table.refresh().scan().to_pyarrow().equals(ROWS.slice(0, 0) if mode == "overwrite" else ROWS)
+
+
 def test_a_sink_that_gets_rows_and_no_batches(tmp_path: Path) -> None:
     url = (tmp_path / "orders").as_uri()
     table = pds.write_table(url, ROWS)
@@ -330,14 +389,116 @@ def test_a_sink_that_gets_rows_and_no_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.0", "4.1"])
+@pytest.mark.parametrize("option", ["maxFilesPerTrigger", "maxBytesPerTrigger"])
 def test_an_older_spark_has_no_limits_of_batches(
-    tmp_path: Path, version: str, become_older: Callable[[str], None]
+    tmp_path: Path, version: str, option: str, become_older: Callable[[str], None]
 ) -> None:
     url = (tmp_path / "orders").as_uri()
     pds.write_table(url, ROWS)
     become_older(version)
-    with pytest.raises(pds.CapabilityNotSupported, match=r"maxFilesPerTrigger .* Spark 4\.2"):
-        source(url, maxFilesPerTrigger="1").schema()
+    with pytest.raises(pds.CapabilityNotSupported, match=rf"{option} .* Spark 4\.2"):
+        source(url, **{option: "1"}).schema()
+
+
+def make_versions(url: str) -> pds.Table:
+    """A table whose commits have files of many sizes, and say it or not."""
+
+    def some(first: int, count: int) -> pa.Table:
+        return pa.table({"id": range(first, first + count), "name": [str(i) * (i % 40) for i in range(count)]})
+
+    table = pds.write_table(url, some(0, 500))
+    for first, count in ((500, 10), (510, 3000), (3510, 1), (3511, 700)):
+        table.append(some(first, count))
+    table.upsert(some(100, 900), on="id")
+    table.merge(some(3000, 1500), on="id").when_matched_update_all().when_not_matched_insert_all().execute()
+    table.delete("id % 100 = 7")
+    table.overwrite(some(200, 50), where="id BETWEEN 200 AND 299")
+    table.optimize.compact()
+    table.append(some(9000, 20), idempotency_key="k")
+    table.overwrite(some(0, 4000))
+    for first in range(5000, 5400, 40):
+        table.append(some(first, 40))
+    return table
+
+
+def split_greedily(sizes: list[tuple[int, int]], files: int | None, size: int | None) -> list[int]:
+    """How many pieces of some files and bytes each batch has."""
+    batches: list[list[tuple[int, int]]] = []
+    for piece in sizes:
+        batch = [*(batches[-1] if batches else []), piece]
+        fits = (files is None or sum(count for count, _ in batch) <= files) and (
+            size is None or sum(length for _, length in batch) <= size
+        )
+        if batches and fits:
+            batches[-1] = batch
+        else:
+            batches.append([piece])
+    return [len(batch) for batch in batches]
+
+
+LIMITS = [(None, 1), (None, 2000), (None, 20_000), (None, 1 << 30), (3, None), (3, 20_000), (1, 1 << 30)]
+
+
+@pytest.mark.parametrize("is_feed", [False, True])
+@pytest.mark.parametrize(("files", "size"), LIMITS)
+def test_batches_are_as_large_as_is_allowed(tmp_path: Path, files: int | None, size: int | None, is_feed: bool) -> None:
+    """Of a table as it is, file by file, and of its commits one by one, by what the lists of files say."""
+    url = (tmp_path / "orders").as_uri()
+    table = make_versions(url)
+    options = {"readChangeFeed": "true"} if is_feed else {"skipChangeCommits": "true"}
+    options |= {} if files is None else {"maxFilesPerTrigger": str(files)}
+    options |= {} if size is None else {"maxBytesPerTrigger": str(size)}
+
+    def offsets(**more: str) -> list[Any]:
+        made = [start_stream(url, **options, **more).initialOffset()]
+        while len(made) < 100:
+            # A query that is started again after each batch.
+            reader = start_stream(url, **options, **more)
+            end = json.loads(json.dumps(reader.latestOffset(made[-1], reader.getDefaultReadLimit())))
+            if end == made[-1]:
+                return made
+            made.append(end)
+        raise AssertionError(made[-1])
+
+    sizes = [(1, size_bytes) for size_bytes in table.files()["size_bytes"].to_pylist()]
+    begins = [offset.get("files", len(sizes)) for offset in offsets()[1:]]
+    assert [b - a for a, b in itertools.pairwise([0, *begins])] == split_greedily(sizes, files, size)
+    added: list[tuple[int, int]] = []
+    for entry in reversed(table.history()):
+        known = {} if entry["version"] == 1 else file_sizes(table.as_of(entry["version"] - 1))
+        new = {p: n for p, n in file_sizes(table.as_of(entry["version"])).items() if p not in known}
+        # The rows of files that were rewritten are no news.
+        is_rewrite = entry["operation"]["name"] == "compact"
+        added.append((0, 0) if is_rewrite else (len(new), sum(new.values())))
+    versions = [offset["version"] for offset in offsets(startingVersion="1")]
+    assert [b - a for a, b in itertools.pairwise(versions)] == split_greedily(added, files, size)
+
+
+def file_sizes(table: pds.Table) -> dict[str, int]:
+    listed = table.files()
+    return dict(zip(listed["path"].to_pylist(), listed["size_bytes"].to_pylist(), strict=True))
+
+
+def test_a_query_may_want_all_that_is_there(tmp_path: Path) -> None:
+    """Whatever the limits are: `trigger(once=True)`."""
+    url = (tmp_path / "orders").as_uri()
+    table = make_versions(url)
+    reader = start_stream(url, maxBytesPerTrigger="1", maxFilesPerTrigger="1")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert (end["version"], "files" in end) == (table.version, False)
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxFiles)
+    assert isinstance(start_stream(url, maxBytesPerTrigger="1").getDefaultReadLimit(), ReadMaxBytes)
+    assert isinstance(start_stream(url).getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_sizes_are_as_spark_writes_them() -> None:
+    sizes = {"1": 1, "12b": 12, "3k": 3 << 10, "3KB": 3 << 10, " 512m ": 512 << 20, "10g": 10 << 30, "1tb": 1 << 40}
+    for text, size in (sizes | {"8191P": 8191 << 50, "0010": 10}).items():
+        assert parse_bytes({"maxBytesPerTrigger": text}, "maxBytesPerTrigger") == size
+    assert parse_bytes({}, "maxBytesPerTrigger") is None
+    for text in ("0", "0g", "", "-1", "1.5g", "g", "1 g", "1gib", "1x", "\u0661", "8192p"):
+        with pytest.raises(pds.InvalidInput, match="maxBytesPerTrigger must be a number of bytes, or a size"):
+            parse_bytes({"maxBytesPerTrigger": text}, "maxBytesPerTrigger")
 
 
 def test_modules_import_in_an_older_spark() -> None:

@@ -116,15 +116,50 @@ def test_many_small_parts_are_read_by_few_tasks(spark: SparkSession, target: Tar
 
 
 @pytest.mark.parametrize(
-    ("sizes", "count"),
-    [([0], 1), ([10 << 30] * 3, 3), ([1 << 20] * 1000, 63), ([200 << 20, 0, 1, 300 << 20], 3)],
+    ("sizes", "row_groups", "count"),
+    [
+        ([0], 0, 1),
+        ([10 << 30] * 3, 1, 3),
+        ([10 << 30] * 3, 80, 240),
+        ([10 << 30] * 3, 1000, 240),
+        ([10 << 30] * 3, 7, 21),
+        ([20 << 30], 1000, 160),
+        ([1 << 20] * 1000, 9, 63),
+        ([200 << 20, 0, 1, 300 << 20], 1, 3),
+        ([200 << 20, 0, 1, 300 << 20], 100, 32),
+    ],
 )
-def test_tasks_have_every_part_once_in_order(sizes: list[int], count: int) -> None:
-    tasks = read._group_parts(sizes)
+def test_tasks_have_every_part_or_its_shares_once_in_order(sizes: list[int], row_groups: int, count: int) -> None:
+    tasks = read._group_parts(sizes, [row_groups] * len(sizes))
 
-    assert [part for task in tasks for part in task] == list(range(len(sizes)))
+    selected = [part for task in tasks for part in task]
+    expected = []
+    for index in range(len(sizes)):
+        (shares,) = {part.share[1] if part.share else 1 for part in selected if part.index == index}
+        numbers = range(shares)
+        expected += [(index, (number, shares) if shares > 1 else None) for number in numbers]
+        assert shares <= max(row_groups, 1)
+    assert [(part.index, part.share) for part in selected] == expected
     assert len(tasks) == count
     assert all(tasks)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 7, 100])
+def test_a_large_part_is_read_by_several_tasks(
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    monkeypatch.setattr(read, "_MIN_TASK_BYTES", 1)
+    monkeypatch.setattr(read, "_TASKS", 7)
+    datasets = pds.ParquetDatasetStore(target.store, row_group_size=-(-1000 // groups))
+    manifest = datasets.write_dataset(TABLE, "orders")
+    assert datasets.index_parts("orders", manifest).row_groups == [groups]
+
+    df = pds.spark.read_dataset(spark, target.store, "orders")
+
+    assert _partitions(df) == min(groups, 7)
+    assert [row.asDict() for row in df.collect()] == TABLE.to_pylist()
+    assert df.count() == 1000
+    assert df.where("id % 3 = 0").count() == 334
 
 
 @pytest.mark.parametrize("kept", [True, False])

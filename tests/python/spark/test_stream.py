@@ -139,6 +139,26 @@ def test_a_batch_has_no_more_files_than_allowed(streams: Streams, source: pds.Ta
     assert ids(target) == ids(target, "source")
 
 
+@BOTH_PLACES
+def test_a_batch_has_no_more_bytes_than_allowed(
+    streams: Streams, source: pds.Table, target: Target, sink: pds.Table, place: str
+) -> None:
+    """Each row once, though the query is stopped and started with other limits, and a batch is run again."""
+    size = max(source.files()["size_bytes"].to_pylist())
+    assert streams.run(streams.read(maxBytesPerTrigger=1)) == 2
+    for number in range(10, 16):
+        source.append(rows(number))
+    assert streams.run(streams.read(maxBytesPerTrigger=f"{size * 7 // 2}b")) == 2
+    streams.forget_last_commit()
+    before = sink.refresh().version
+    streams.run(streams.read(maxBytesPerTrigger=size))
+    assert sink.refresh().version == before, "the batch that Spark runs again has the rows that it had"
+    for number in range(20, 26):
+        source.append(rows(number))
+    assert streams.run(streams.read(maxBytesPerTrigger="1g", maxFilesPerTrigger=4)) == 2
+    assert ids(target) == ids(target, "source")
+
+
 @pytest.mark.parametrize("feed", ["false", "true"])
 def test_the_rows_with_which_a_stream_begins_come_in_batches(
     streams: Streams, source: pds.Table, target: Target, feed: str
@@ -152,7 +172,8 @@ def test_the_rows_with_which_a_stream_begins_come_in_batches(
     options = {"readChangeFeed": feed}
     offsets = [streams.reader(**options).initialOffset()]
     batches: list[list[int]] = []
-    for more in ({"maxFilesPerTrigger": "3"}, {"maxFilesPerTrigger": "2"}, {}, {}):
+    by_bytes = {"maxBytesPerTrigger": str(sum(source.files()["size_bytes"].to_pylist()[3:5]))}
+    for more in ({"maxFilesPerTrigger": "3"}, by_bytes, {}, {}):
         reader = streams.reader(**options, **more)
         end = json.loads(json.dumps(reader.latestOffset(offsets[-1], reader.getDefaultReadLimit())))
         # Before a query goes on, Spark asks for the rows from its last offset to the same one.
@@ -369,6 +390,7 @@ def test_a_long_query_survives_vacuums_of_its_sink(
 def test_what_is_not_valid_is_refused(streams: Streams, source: pds.Table, target: Target) -> None:
     for options in (
         {"maxFilesPerTrigger": "0"},
+        {"maxBytesPerTrigger": "many"},
         {"ignoreDeletes": "maybe"},
         {"where": "id = 1"},
         {"versions": "1"},

@@ -37,7 +37,15 @@ class Model:
         for _ in range(choose.randrange(4)):
             self.append()
         start = choose.choice([{}, {"startingVersion": "1"}, {"startingVersion": "latest"}])
-        limit = choose.choice([{}, {"maxFilesPerTrigger": "1"}, {"maxFilesPerTrigger": "2"}])
+        limits: list[dict[str, str]] = [
+            {},
+            {"maxFilesPerTrigger": "1"},
+            {"maxFilesPerTrigger": "2"},
+            {"maxBytesPerTrigger": "1"},
+            {"maxBytesPerTrigger": "3k"},
+            {"maxBytesPerTrigger": "4k", "maxFilesPerTrigger": "2"},
+        ]
+        limit = choose.choice(limits)
         limit = limit if has_limits else {}
         feed = {"readChangeFeed": "true"} if is_feed else {}
         self._options = {"path": f"{root.as_uri()}/source", **start, **limit, **feed}

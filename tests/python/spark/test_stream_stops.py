@@ -35,6 +35,7 @@ QUERY = textwrap.dedent("""
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("pds").option("startingVersion", 1).option("maxFilesPerTrigger", 2)
+    source = source.option("maxBytesPerTrigger", "1g")
     stream = source.load(f"file://{root}/source").writeStream.format("pds").trigger(availableNow=True)
     query = stream.option("checkpointLocation", root + "/checkpoint").start(f"file://{root}/sink")
     query.awaitTermination()

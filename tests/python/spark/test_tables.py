@@ -95,6 +95,28 @@ def test_the_rows_of_a_scan(spark: SparkSession, table: pds.Table) -> None:
     assert collect(old) == listed(table.as_of(10).scan().to_pyarrow())
 
 
+@pytest.mark.parametrize("groups", [1, 7, 40])
+def test_a_large_file_is_read_by_several_tasks(
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    options = pds.WriteOptions(row_group_size=20)
+    table = pds.Table.create(target.store, "lake/large", SCHEMA, key="id", options=options)
+    table.append(rows(0, 20 * groups))
+    table.delete("id % 7 = 3 OR id BETWEEN 25 AND 44")
+    monkeypatch.setattr(spark_table, "TASK_SIZES", {"count": 1, "min_bytes": 1, "max_bytes": 1 << 30})
+    assert partitions(pds.spark.read_table(spark, table)) == 1
+    monkeypatch.setattr(spark_table, "TASK_SIZES", {"count": 6, "min_bytes": 1, "max_bytes": 1 << 30})
+    table.store.reset_metrics()
+    df = pds.spark.read_table(spark, table)
+    assert partitions(df) == min(groups, 6)
+    # Tasks have other processes: these would be the driver's.
+    assert table.store.metrics()["requests"] == 0
+    assert collect(df) == listed(table.scan().to_pyarrow())
+    assert df.count() == table.scan().count()
+    selected = pds.spark.read_table(spark, table, columns=["name"], where="id % 20 = 5")
+    assert collect(selected) == listed(table.scan(["name"], where="id % 20 = 5").to_pyarrow())
+
+
 def test_of_a_long_list_a_task_loads_its_own_entry(
     spark: SparkSession, table: pds.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,16 +280,21 @@ def test_changes_are_those_of_the_table(
 
 
 def test_damage_is_noticed_by_every_way_to_read(spark: SparkSession, local_target: Target, tmp_path: Path) -> None:
-    """A file has the bytes of another, or one bit of it is another."""
+    """A file has the bytes of another of its length, or one bit of it is another."""
     store = local_target.store
-    table = pds.Table.create(store, "lake/orders", SCHEMA)
-    for number in range(3):
-        table.append(rows(20 * number, 20))
-    paths = [f"lake/orders/{path}" for path in table.files()["path"].to_pylist()]
+    table = pds.Table.create(store, "lake/orders", SCHEMA, options=pds.WriteOptions(compression="none"))
+    for number in range(1, 4):
+        table.append(rows(21 * number, 21))
+    files = sorted(table.files().to_pylist(), key=lambda file: file["size_bytes"])
+    # The moment in a seal is shorter, now and then.
+    if files[1]["size_bytes"] != files[2]["size_bytes"]:
+        files.reverse()
+    paths = [f"lake/orders/{file['path']}" for file in files]
     kept = store.read_bytes(paths[1])
     flipped = bytearray(kept)
     flipped[len(kept) // 3] ^= 4
     swapped = store.read_bytes(paths[2])
+    assert len(swapped) == len(kept)
     url = f"{store.url}/lake/orders"
 
     def stream(**options: str) -> None:
@@ -290,7 +317,7 @@ def test_damage_is_noticed_by_every_way_to_read(spark: SparkSession, local_targe
         with pytest.raises(PySparkException, match="PartCorrupted"):
             read()
         store.write(paths[1], kept, overwrite=True)
-    assert pds.spark.read_table(spark, table).count() == 60
+    assert pds.spark.read_table(spark, table).count() == 63
 
 
 def test_texts_of_columns_of_char_are_compared_as_they_are(spark: SparkSession, one_target: Target) -> None:

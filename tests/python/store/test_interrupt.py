@@ -208,6 +208,23 @@ def _changed_table(server: ScriptedS3) -> pds.Table:
     return pds.Table(pds.Store("s3://bucket/p", storage_options=server.options() | {"stall_timeout": "60"}), "t")
 
 
+def test_a_reader_that_was_interrupted_does_not_look_ended() -> None:
+    with ScriptedS3() as server:
+        table = _changed_table(server)
+        reader = table.scan().to_reader()
+        reading = server.add(Rule(lambda r: r.verb == "get" and "/data/" in r.key, "hold", times=1))
+        _interrupt_at(reading, reader.read_all)
+        server.released.set()
+        for read in (reader.read_all, reader.read_next_batch):
+            with pytest.raises(pds.InvalidInput, match="KeyboardInterrupt"):
+                read()
+        copy = pds.Table.create(table.store, "copy", ROWS.schema)
+        with pytest.raises(pds.InvalidInput, match="KeyboardInterrupt"):
+            copy.append(reader)
+        assert copy.refresh().version == 1
+        assert table.scan().to_pyarrow().num_rows == 19
+
+
 @pytest.mark.parametrize("name", ["upsert", "overwrite"])
 def test_files_of_a_change_that_is_not_committed_yet_are_removed(name: str) -> None:
     """They are there, and the rows to replace are being read, when Ctrl-C comes."""

@@ -31,7 +31,8 @@ def _store(server: ScriptedS3) -> pds.Store:
 @pytest.mark.parametrize("seed", range(3))
 def test_bursts_while_a_dataset_is_written_and_read(server: ScriptedS3, seed: int) -> None:
     chance = random.Random(seed)
-    faults = {n: "503" for burst in range(0, 400, 20) for n in range(burst, burst + chance.randrange(12))}
+    # A request is tried 11 times, and may be alone.
+    faults = {n: "503" for burst in range(0, 400, 20) for n in range(burst, burst + chance.randrange(11))}
     server.restart(faults)
     ds = pds.ParquetDatasetStore(_store(server), max_rows_per_file=100, row_group_size=50)
     ds.write_dataset(ROWS, "a")

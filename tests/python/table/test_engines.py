@@ -217,14 +217,16 @@ def test_an_error_of_a_value_is_told(memory_store: pds.Store) -> None:
         table.scan(where=_name.cast(pa.int64()) > 3).to_pyarrow()
 
 
-def test_a_renamed_column_is_no_column_of_an_old_expression(memory_store: pds.Store) -> None:
+def test_an_expression_means_the_columns_that_the_handle_shows(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", pa.schema([("id", pa.int64())]))
-    table.append(pa.table({"id": [1]}))
+    table.append(pa.table({"id": [1, 2]}))
     stale = pds.Table(memory_store, "t")
     table.alter.rename_column("id", "number")
-    with pytest.raises(pds.InvalidInput, match="id"):
-        stale.delete(pc.field("id") == 1)
     assert stale.scan(where=pc.field("id") == 1).count() == 1
+    assert stale.delete(pc.field("id") == 1).rows == 1
+    assert stale.scan().to_pyarrow().to_pydict() == {"number": [2]}
+    with pytest.raises(pds.InvalidInput, match="id"):
+        stale.delete(pc.field("id") == 2)
 
 
 # -- other engines ---------------------------------------------------------------

@@ -219,6 +219,20 @@ def test_a_vacuum_leaves_exports_that_read(tmp_path: Path) -> None:
     assert rows_of(read_pyiceberg(metadata_files(tmp_path / "t")[table.version])) == rows_at(table)
 
 
+def test_a_vacuum_that_cannot_export_expires_no_version(tmp_path: Path) -> None:
+    """A nightly vacuum that is refused must not take away the versions whose files it leaves."""
+    table = create(tmp_path)
+    table.append(make_rows(range(20)))
+    table.delete("id < 10")
+    table.alter.widen("price", pa.decimal256(29, 2))
+    before, history = table.version, [entry["version"] for entry in table.history()]
+    with pytest.raises(pds.InvalidInput, match="nothing was removed"):
+        table.vacuum(dt.timedelta(0))
+    table.refresh()
+    assert (table.version, [entry["version"] for entry in table.history()]) == (before, history)
+    assert rows_at(table, 2) == rows_of(make_rows(range(20)))
+
+
 def age(folder: Path) -> None:
     """Make all objects two days old."""
     then = time.time() - 2 * 86_400

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import operator as op
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import pds
+from filter_results import find
 
 DAY = dt.datetime(2020, 1, 1)  # noqa: DTZ001 without a zone
 COMPARISONS = {"<": op.lt, "<=": op.le, "=": op.eq, ">=": op.ge, ">": op.gt, "<>": op.ne}
@@ -96,6 +98,46 @@ def test_it_is_what_duckdb_says(table: pds.Table, where: str) -> None:
     connection.register("data", rows())
     expected = connection.execute(f"select id from data where {shared} order by id").fetchall()  # noqa: S608 own text
     assert sorted(ids) == [number for (number,) in expected]
+
+
+@pytest.fixture(scope="module")
+def truths() -> pds.Table:
+    """All truth values and numbers with each other."""
+    values = itertools.product((None, True, False), (None, True, False), (None, 1, 2), (None, 1, 2))
+    columns = dict(zip("pqnm", zip(*values, strict=True), strict=True))
+    data = pa.table({"id": range(81), **{name: list(column) for name, column in columns.items()}})
+    created = pds.Table.create(pds.Store("memory://"), "t", data.schema, options=pds.WriteOptions(row_group_size=9))
+    created.append(data)
+    return created
+
+
+@pytest.mark.parametrize("word", ["IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "p {} q AND n = 1",
+        "p {} q OR n = 1",
+        "n = 1 OR p {} q AND m = 2",
+        "n = 1 AND p {} q OR m = 2",
+        "NOT p {} q AND n = 1",
+        "NOT n {} m OR p",
+        "p {} n = 1 AND q",
+        "n {} m AND p",
+        "n + 1 {} m * 2 OR q IS NULL",
+        "n BETWEEN 1 AND 2 AND m {} n AND p",
+        "CASE WHEN n {} 1 OR m {} 2 THEN p ELSE q END AND n IS NOT NULL",
+        "(p {} q OR p) {} q AND n = 2",
+        "n {} NULL OR m in (1, 2) and p {} true or q",
+        "p {} q {} p AND m = 1",
+        "p {} q IS NULL OR n = 1",
+    ],
+)
+def test_what_follows_is_distinct_from_is_a_condition_of_its_own(truths: pds.Table, where: str, word: str) -> None:
+    """The parser takes it for a part of the right side."""
+    data, condition = truths.scan().to_pyarrow(), where.format(word, word)
+    judged = duckdb.sql(f"SELECT id FROM data WHERE {condition} ORDER BY id").fetchall()  # noqa: S608 own text
+    assert 0 < len(judged) < data.num_rows
+    assert find(truths, condition) == [number for (number,) in judged]
 
 
 def test_lengths_of_time_are_compared_with_intervals(table: pds.Table) -> None:

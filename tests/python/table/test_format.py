@@ -553,6 +553,7 @@ def test_the_golden_table_has_all_of_the_format(golden: Path) -> None:
         lambda m: m["data_files"][0]["max"].update({"1": 10**6}),
         lambda m: m["data_files"][0]["null_counts"].update({"1": 1}),
         lambda m: m["data_files"][0].update(footer_size=5),
+        lambda m: m["data_files"][0].update(checksum="0" * 16),
         lambda m: m["data_files"].append(m["data_files"][0]),
         lambda m: m["segments"][0].update(total_rows=1),
         lambda m: m["segments"][0]["min"].update({"1": 9}),

@@ -233,6 +233,20 @@ def test_a_range_of_keys_is_looked_for_only_where_it_can_be(s3_store: pds.Store)
     assert s3_store.metrics()["bytes_read"] < 3 * 80_000
 
 
+def test_a_handle_with_nothing_to_rewrite_shows_the_newest_version(memory_store: pds.Store) -> None:
+    """As after any write that had nothing to do."""
+    table = pds.Table.create(memory_store, "t", SCHEMA, key="id")
+    stale = [pds.Table(memory_store, "t") for _ in range(5)]
+    table.append(_rows(1, 10))
+    table.overwrite(SCHEMA.empty_table())
+    assert stale[0].optimize.compact() is None
+    assert stale[1].optimize.compact(where="id = 5") is None
+    assert stale[2].optimize.sort() is None
+    assert stale[3].delete("id = 5").attempts == 0
+    assert stale[4].vacuum().files == []
+    assert [handle.version for handle in stale] == [3, 3, 3, 3, 4]
+
+
 def test_only_some_files_are_compacted(memory_store: pds.Store) -> None:
     table = pds.Table.create(memory_store, "t", SCHEMA)
     for begin in range(0, 60, 10):

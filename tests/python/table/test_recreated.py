@@ -107,6 +107,28 @@ def test_rows_of_a_long_stream_stay_out(store: pds.Store, write: str, versions: 
     assert pds.Table(store, "t").version == versions
 
 
+@pytest.mark.parametrize("versions", [2, 3, 5, 80], ids=["fewer", "as many", "more", "many more"])
+def test_a_snapshot_of_a_table_that_was_replaced_has_expired(store: pds.Store, versions: int) -> None:
+    """Its files are gone, and are not missing in the new table."""
+    table, deleted = _old(store), pds.Table(store, "t")
+    deleted.delete("id + 0 = 0")
+    _replace(store, versions)
+    for snapshot in (table, deleted):
+        with pytest.raises(pds.VersionExpired, match="another table was created in its place"):
+            snapshot.scan().to_pyarrow()
+    assert table.refresh().scan().to_pyarrow().to_pydict() == NEW_ROWS
+
+
+@pytest.mark.parametrize("versions", [2, 3, 5])
+def test_a_tag_of_a_table_that_was_replaced_names_no_version_of_the_new_one(store: pds.Store, versions: int) -> None:
+    table = _old(store)
+    _replace(store, versions)
+    before = dict(pds.Table(store, "t").tags)
+    with pytest.raises(pds.VersionExpired):
+        table.tags.create("mine")
+    assert dict(table.refresh().tags) == before
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("operation", [*WRITES, *OTHERS])

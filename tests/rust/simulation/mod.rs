@@ -160,6 +160,7 @@ impl Actor {
             null_counts: BTreeMap::new(),
             columns: None,
             constants: BTreeMap::new(),
+            checksum: None,
         };
         self.ledger.lock().unwrap().record_upload(&path, rows);
         let path = self.table.path(&path);

@@ -21,9 +21,9 @@ use pds::parquet::options::WriteOptions;
 use pds::table::actions::{Alter, NewTable, Restore, create};
 use pds::table::format::{FORMAT, Pointer, TableManifest};
 use pds::table::{
-    Clause, ClauseAction, ClauseKind, ListingLimits, ReplaceTarget, ScanOptions, Table,
-    TableWriteOptions, Versioned, compact, delete, merge, replace_rows, scan, scan_changes, sort,
-    write,
+    Clause, ClauseAction, ClauseKind, ListingLimits, OpenedColumns, ReplaceTarget, ScanOptions,
+    Table, TableWriteOptions, Versioned, compact, delete, merge, replace_rows, scan, scan_changes,
+    sort, write,
 };
 use pds::versions::commit::{DEFAULT_TIMEOUT, commit};
 use pds::versions::vacuum;
@@ -183,6 +183,7 @@ fn write_options(number: i64) -> TableWriteOptions {
         merge_schema: false,
         sort_by: None,
         threads: None,
+        opened: OpenedColumns::default(),
     }
 }
 
@@ -277,6 +278,7 @@ impl Actor {
                 delete(
                     table,
                     &self.record_predicate(&predicate).as_str().into(),
+                    OpenedColumns::default(),
                     DEFAULT_TIMEOUT,
                 )
                 .await

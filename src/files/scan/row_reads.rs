@@ -10,17 +10,35 @@ use arrow_array::{BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::SchemaRef;
 
+use super::file_scanner::{FileScanner, FileSource};
 use super::row_group::{ColumnArrays, RowFilter, RowGroupScan, SelectedRows, build_batches};
-use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
-use crate::files::run_blocking;
+use crate::files::{FileShare, run_blocking};
 use crate::parquet::arrays::filter_arrays;
 use crate::parquet::page_selection::RowSelection;
 use crate::parquet::row_ranges::RowRanges;
 
-impl SnapshotReader {
+impl<S: FileSource> FileScanner<S> {
+    /// The share of a file that is read, if that is not all of it.
+    pub(crate) fn share_of(&self, file: usize) -> Option<FileShare> {
+        self.source.share_of(&self.data_file(file).path)
+    }
+
+    /// Those of some row groups of a file that are in the share of it that is read.
+    pub(crate) fn take_share(
+        &self,
+        file: usize,
+        mut row_groups: Vec<RowGroupScan>,
+    ) -> Vec<RowGroupScan> {
+        if let (Some(share), Some(first)) = (self.share_of(file), row_groups.first()) {
+            let groups = share.row_groups(&first.part.file);
+            row_groups.retain(|row_group| groups.contains(&row_group.group));
+        }
+        row_groups
+    }
+
     /// For each row of a row group whether it is not deleted, for a reader without a filter.
-    pub(super) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
+    pub(crate) async fn live_row_mask(&self, row_group: &RowGroupScan) -> Result<BooleanArray> {
         if row_group.is_deleted() {
             return Ok(vec![false; row_group.num_rows()].into());
         }
@@ -29,7 +47,7 @@ impl SnapshotReader {
     }
 
     /// Reads some columns, which `schema` has, of the rows of `mask`.
-    pub(super) async fn read_selected(
+    pub(crate) async fn read_selected(
         &self,
         row_group: &RowGroupScan,
         mask: BooleanArray,
@@ -48,7 +66,7 @@ impl SnapshotReader {
     }
 
     /// Selects the rows of a row group that are not deleted and match the filter. The mask has all of its rows.
-    pub(super) async fn select(&self, row_group: &RowGroupScan) -> Result<SelectedRows> {
+    pub(crate) async fn select(&self, row_group: &RowGroupScan) -> Result<SelectedRows> {
         let all_rows = RowRanges::all(row_group.num_rows());
         // The keys of all rows are needed to count those that are not deleted.
         let candidates = if row_group.has_key_deletes() {
@@ -112,7 +130,7 @@ impl SnapshotReader {
 
     /// Reads the selected rows of a row group, as `schema`: that of the columns in `projection`. Of more than
     /// `row_limit` rows only the first are read.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &self,
         row_group: &RowGroupScan,
         projection: &[usize],

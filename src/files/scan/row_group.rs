@@ -14,7 +14,7 @@ use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_schema::SchemaRef;
 use arrow_select::filter::FilterBuilder;
 
-use super::tombstone::Deletions;
+use super::deletions::Deletions;
 use crate::error::{Error, Result};
 use crate::files::OpenPart;
 use crate::files::expr::Filter;
@@ -25,23 +25,23 @@ use crate::parquet::types::batch_with_row_count;
 
 /// A row group of an open file.
 #[derive(Debug, Clone)]
-pub(super) struct RowGroupScan {
-    /// The file, by position in [`SnapshotReader::files`](super::snapshot_reader::SnapshotReader::files).
-    pub(super) file: usize,
+pub(crate) struct RowGroupScan {
+    /// The file, by position in [`FileScanner::files`](super::file_scanner::FileScanner::files).
+    pub(crate) file: usize,
     /// The row group, by position in the file.
-    pub(super) group: usize,
-    pub(super) part: Arc<OpenPart>,
+    pub(crate) group: usize,
+    pub(crate) part: Arc<OpenPart>,
     /// For each column of the table its field in the file, if the file has it.
-    pub(super) field_mappings: Arc<[Option<usize>]>,
-    pub(super) deletions: Option<Arc<ResolvedDeletions>>,
+    pub(crate) field_mappings: Arc<[Option<usize>]>,
+    pub(crate) deletions: Option<Arc<ResolvedDeletions>>,
 }
 
 /// The deletions of an open file.
 #[derive(Debug)]
-pub(super) struct ResolvedDeletions {
-    pub(super) recorded: Arc<Deletions>,
+pub(crate) struct ResolvedDeletions {
+    pub(crate) recorded: Arc<Deletions>,
     /// The ranges of deleted keys, and for each row group how its keys overlap them.
-    pub(super) key_ranges: Option<(KeyRanges, Vec<Overlap>)>,
+    pub(crate) key_ranges: Option<(KeyRanges, Vec<Overlap>)>,
 }
 
 impl ResolvedDeletions {
@@ -58,38 +58,38 @@ impl ResolvedDeletions {
 }
 
 /// Arrays by the position of the table's column.
-pub(super) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
+pub(crate) type ColumnArrays = HashMap<usize, Vec<ArrayRef>>;
 
 /// The selected rows of a row group, and the columns that were read to select them.
 #[derive(Debug)]
-pub(super) struct SelectedRows {
+pub(crate) struct SelectedRows {
     /// For each of the rows that were read whether it is selected; `None` selects all.
-    pub(super) mask: Option<BooleanArray>,
+    pub(crate) mask: Option<BooleanArray>,
     /// Number of these rows that are not deleted.
-    pub(super) live_rows: usize,
-    pub(super) columns: ColumnArrays,
+    pub(crate) live_rows: usize,
+    pub(crate) columns: ColumnArrays,
 }
 
 impl RowGroupScan {
     /// Number of rows, deleted ones included.
-    pub(super) fn num_rows(&self) -> usize {
+    pub(crate) fn num_rows(&self) -> usize {
         let rows = self.part.file.metadata().row_group(self.group).num_rows();
         usize::try_from(rows).unwrap_or(usize::MAX)
     }
 
     /// Positions of the table's columns with those of their fields in the file, for columns that the file has.
-    pub(super) fn stored_fields(&self, columns: &[usize]) -> Vec<(usize, usize)> {
+    pub(crate) fn stored_fields(&self, columns: &[usize]) -> Vec<(usize, usize)> {
         let stored = |column: &usize| Some((*column, self.field_mappings[*column]?));
         columns.iter().filter_map(stored).collect()
     }
 
     /// Number of row groups of the file.
-    pub(super) fn num_file_row_groups(&self) -> usize {
+    pub(crate) fn num_file_row_groups(&self) -> usize {
         self.part.file.metadata().num_row_groups()
     }
 
     /// Number of row groups of the file whose rows are all deleted.
-    pub(super) fn num_deleted_row_groups(&self) -> usize {
+    pub(crate) fn num_deleted_row_groups(&self) -> usize {
         let count_covered = |deletions: &Arc<ResolvedDeletions>| {
             let groups = 0..self.num_file_row_groups();
             groups.filter(|group| deletions.covers(*group)).count()
@@ -98,13 +98,13 @@ impl RowGroupScan {
     }
 
     /// Whether all rows are deleted.
-    pub(super) fn is_deleted(&self) -> bool {
+    pub(crate) fn is_deleted(&self) -> bool {
         let deletions = self.deletions.as_ref();
         deletions.is_some_and(|deletions| deletions.covers(self.group))
     }
 
     /// Number of rows that are deleted by their number.
-    pub(super) fn num_deleted_rows(&self) -> usize {
+    pub(crate) fn num_deleted_rows(&self) -> usize {
         let number = u32::try_from(self.num_rows()).unwrap_or(u32::MAX);
         let deletions = self.deletions.as_ref();
         let recorded = deletions.and_then(|d| d.recorded.rows.get(&group_number(self.group)));
@@ -113,7 +113,7 @@ impl RowGroupScan {
     }
 
     /// Whether all rows of a range are deleted by their number.
-    pub(super) fn is_range_deleted(&self, rows: &Range<usize>) -> bool {
+    pub(crate) fn is_range_deleted(&self, rows: &Range<usize>) -> bool {
         let number = |row| u32::try_from(row).unwrap_or(u32::MAX);
         let deletions = self.deletions.as_ref();
         let recorded = deletions.and_then(|d| d.recorded.rows.get(&group_number(self.group)));
@@ -130,7 +130,7 @@ impl RowGroupScan {
     }
 
     /// Whether the keys have to be read to know which rows are deleted.
-    pub(super) fn has_key_deletes(&self) -> bool {
+    pub(crate) fn has_key_deletes(&self) -> bool {
         self.partial_ranges().is_some()
     }
 }
@@ -140,18 +140,18 @@ fn group_number(group: usize) -> u32 {
 }
 
 /// Selects rows of a row group.
-pub(super) struct RowFilter {
-    pub(super) row_group: RowGroupScan,
+pub(crate) struct RowFilter {
+    pub(crate) row_group: RowGroupScan,
     /// The rows to select from, of which there are columns.
-    pub(super) rows: RowRanges,
+    pub(crate) rows: RowRanges,
     /// The position of the key column, if rows are deleted by key.
-    pub(super) key: Option<usize>,
-    pub(super) filter: Option<Arc<Filter>>,
+    pub(crate) key: Option<usize>,
+    pub(crate) filter: Option<Arc<Filter>>,
 }
 
 impl RowFilter {
     /// Selects rows, given the columns of the key and of the filter.
-    pub(super) fn select(&self, columns: ColumnArrays) -> Result<SelectedRows> {
+    pub(crate) fn select(&self, columns: ColumnArrays) -> Result<SelectedRows> {
         let rows = self.rows.num_rows();
         let mut mask = self.position_mask(rows);
         if let (Some(key), Some(ranges)) = (self.key, self.row_group.partial_ranges()) {
@@ -230,7 +230,7 @@ fn evaluate_masked(
 }
 
 /// Makes batches of `rows` rows, as `schema`: that of the columns in `projection`.
-pub(super) fn build_batches(
+pub(crate) fn build_batches(
     column_arrays: &ColumnArrays,
     projection: &[usize],
     rows: usize,
@@ -242,7 +242,7 @@ pub(super) fn build_batches(
         .collect()
 }
 
-pub(super) fn column_not_read() -> Error {
+pub(crate) fn column_not_read() -> Error {
     Error::other("internal error: a column was not read")
 }
 

@@ -1,8 +1,8 @@
 //! Which pages of a row group are read.
 //!
-//! Before the columns of the filter are read, [`SnapshotReader::prune_pages`] leaves out the rows that no page of these
+//! Before the columns of the filter are read, [`FileScanner::prune_pages`] leaves out the rows that no page of these
 //! columns can have a match in, and those that are deleted page by page. Before the other columns are read,
-//! [`SnapshotReader::select_pages`] finds the pages of the rows that matched. Both read page indexes only where they are
+//! [`FileScanner::select_pages`] finds the pages of the rows that matched. Both read page indexes only where they are
 //! less than what they may save. Where there are none, columns are read as whole chunks.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use super::file_scanner::{FileScanner, FileSource};
 use super::index_size::PAGE_ROWS;
 use super::row_group::RowGroupScan;
-use super::snapshot_reader::SnapshotReader;
 use crate::error::Result;
 use crate::files::expr::{ColumnPageStatistics, IntervalStatistics};
 use crate::parquet::decode::Chunks;
@@ -29,9 +29,9 @@ struct IndexedLeaf {
     ranges: IndexRanges,
 }
 
-impl SnapshotReader {
+impl<S: FileSource> FileScanner<S> {
     /// The rows of a row group that may match the filter, by the bounds of the pages of its columns.
-    pub(super) async fn prune_pages(&self, row_group: &RowGroupScan) -> Result<RowSelection> {
+    pub(crate) async fn prune_pages(&self, row_group: &RowGroupScan) -> Result<RowSelection> {
         let all_rows = RowSelection {
             rows: RowRanges::all(row_group.num_rows()),
             mask: None,
@@ -66,7 +66,7 @@ impl SnapshotReader {
     }
 
     /// The pages of columns, by position among the table's, for `rows`.
-    pub(super) async fn select_pages(
+    pub(crate) async fn select_pages(
         &self,
         row_group: &RowGroupScan,
         columns: &[usize],
