@@ -25,6 +25,21 @@ macro_rules! as_postgres {
     };
 }
 
+impl FilterDialect {
+    /// Parses what stands to the right of `IS DISTINCT FROM`.
+    ///
+    /// Another IS after it is refused, as `PostgreSQL` does: DuckDB took it for a part of the right side before version 2,
+    /// and since then for a test of the comparison.
+    fn parse_right_side(&self, parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
+        let right = parser.parse_subexpr(self.prec_value(Precedence::Is))?;
+        if parser.peek_keyword(Keyword::IS) {
+            let message = "IS after IS [NOT] DISTINCT FROM has two meanings: put one of the two comparisons in brackets";
+            return Err(ParserError::ParserError(message.to_owned()));
+        }
+        Ok(right)
+    }
+}
+
 impl Dialect for FilterDialect {
     /// The parser asks for it where it has rules for `PostgreSQL`.
     fn dialect(&self) -> TypeId {
@@ -61,9 +76,10 @@ impl Dialect for FilterDialect {
         } else {
             return None;
         };
-        // Another IS belongs to the right side, as in DuckDB; PostgreSQL refuses it.
-        let right = parser.parse_subexpr(self.prec_value(Precedence::UnaryNot));
-        Some(right.map(|right| compare(Box::new(expr.clone()), Box::new(right))))
+        Some(
+            self.parse_right_side(parser)
+                .map(|right| compare(Box::new(expr.clone()), Box::new(right))),
+        )
     }
 
     fn get_next_precedence(&self, parser: &Parser<'_>) -> Option<Result<u8, ParserError>> {

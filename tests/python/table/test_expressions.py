@@ -128,8 +128,8 @@ def truths() -> pds.Table:
         "CASE WHEN n {} 1 OR m {} 2 THEN p ELSE q END AND n IS NOT NULL",
         "(p {} q OR p) {} q AND n = 2",
         "n {} NULL OR m in (1, 2) and p {} true or q",
-        "p {} q {} p AND m = 1",
-        "p {} q IS NULL OR n = 1",
+        "p {} (q {} p) AND m = 1",
+        "(p {} q) IS NOT NULL AND n = 1",
     ],
 )
 def test_what_follows_is_distinct_from_is_a_condition_of_its_own(truths: pds.Table, where: str, word: str) -> None:
@@ -159,6 +159,8 @@ def test_lengths_of_time_are_compared_with_intervals(table: pds.Table) -> None:
         ("id << 1 > 5", "power of two"),
         ("id >> q = 1", "power of two"),
         ("to_timestamp(f) > timestamp '2020-01-01'", "floats"),
+        ("a IS DISTINCT FROM b IS NULL", "brackets"),
+        ("a IS NOT DISTINCT FROM b IS DISTINCT FROM c AND id = 1", "brackets"),
     ],
 )
 def test_what_has_no_right_result_is_refused(table: pds.Table, where: str, message: str) -> None:
