@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pds::Result;
 use pds::clock::SystemClock;
+use pds::table::actions::{restore, tag};
 use pds::table::format::{DataFile, TableManifest};
 use pds::table::{
     Committed, Filter, OpenedColumns, ScanOptions, Table, TableColumns, TableWriteOptions,
@@ -117,14 +118,53 @@ impl TableHandle {
         }
     }
 
-    /// Tags a version, or removes the tag if `version` is None. That of the snapshot has to be of its commit.
-    pub(crate) fn new_tag(&self, name: String, version: Option<u64>) -> Tag {
-        let is_own = version == Some(self.manifest.version);
-        Tag {
+    /// Opens another version of the table that the snapshot is of.
+    pub(crate) fn open_version(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
+        let table = into_py_result(py, self.table())?;
+        let seen = Arc::clone(&self.manifest);
+        let manifest = run(py, move || async move {
+            table.manifest_at_since(&seen, version).await
+        })?;
+        Ok(self.with_manifest(manifest))
+    }
+
+    /// Restores the content of a version of the table that the snapshot is of.
+    pub(crate) fn commit_restore(
+        &self,
+        py: Python<'_>,
+        version: u64,
+        timeout: f64,
+    ) -> PyResult<(CommitFields, Self)> {
+        let table = into_py_result(py, self.table())?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let seen = Arc::clone(&self.manifest);
+        let committed = run(py, move || async move {
+            restore(&table, &seen, version, timeout).await
+        })?;
+        Ok(self.outcome_and_snapshot(&committed, &[]))
+    }
+
+    /// Tags a version, or removes the tag if `version` is None. A version that the snapshot lists has to be of its commit.
+    pub(crate) fn commit_tag(
+        &self,
+        py: Python<'_>,
+        name: String,
+        version: Option<u64>,
+        timeout: f64,
+    ) -> PyResult<(CommitFields, Self)> {
+        let table = into_py_result(py, self.table())?;
+        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
+        let seen = Arc::clone(&self.manifest);
+        let commit_id = version.and_then(|version| self.manifest.commit_id_of(version));
+        let change = Tag {
             name,
             version,
-            commit_id: is_own.then(|| self.manifest.commit_id.clone()),
-        }
+            commit_id: commit_id.cloned(),
+        };
+        let committed = run(py, move || async move {
+            tag(&table, &seen, &change, timeout).await
+        })?;
+        Ok(self.outcome_and_snapshot(&committed, &[]))
     }
 
     /// Commits a change; returns its outcome and the snapshot after it.

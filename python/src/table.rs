@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use chrono::DateTime;
 use pds::store::Store;
-use pds::table::actions::{create, restore};
+use pds::table::actions::create;
 use pds::table::format::{CommitId, DataFile, TableManifest, TimestampMicros};
 use pds::table::{
     self, ReplaceTarget, ScanOptions, Table, TableColumns, TableWriteOptions, Versioned,
@@ -80,7 +80,7 @@ impl TableHandle {
 
     /// Opens the snapshot of a version.
     fn at(&self, py: Python<'_>, version: u64) -> PyResult<Self> {
-        Self::open(py, &self.store, self.path.clone(), Some(version))
+        self.open_version(py, version)
     }
 
     /// Opens the snapshot that was the newest at a time, in microseconds since 1970.
@@ -89,8 +89,9 @@ impl TableHandle {
         let parsed = DateTime::from_timestamp_micros(micros).ok_or_else(out_of_range);
         let time = TimestampMicros::new(into_py_result(py, parsed)?);
         let table = into_py_result(py, self.table())?;
+        let seen = Arc::clone(&self.manifest);
         let manifest = run(py, move || async move {
-            let newest = table.newest().await?.manifest;
+            let newest = table.newest_since(&seen).await?.manifest;
             table::at_time(&table, &newest, time).await
         })?;
         Ok(self.with_manifest(manifest))
@@ -100,6 +101,12 @@ impl TableHandle {
     #[getter]
     fn version(&self) -> u64 {
         self.manifest.version
+    }
+
+    /// The id of the commit.
+    #[getter]
+    fn commit_id(&self) -> &str {
+        self.manifest.commit_id.as_str()
     }
 
     /// The time of the commit in microseconds since 1970, later than that of any version before.
@@ -408,12 +415,7 @@ impl TableHandle {
         version: u64,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
-        let table = into_py_result(py, self.table())?;
-        let timeout = into_py_result(py, parse_seconds("commit_timeout", timeout))?;
-        let committed = run(py, move || async move {
-            restore(&table, version, timeout).await
-        })?;
-        Ok(self.outcome_and_snapshot(&committed, &[]))
+        self.commit_restore(py, version, timeout)
     }
 
     /// Tags a version, or removes the tag if `version` is None.
@@ -424,7 +426,7 @@ impl TableHandle {
         version: Option<u64>,
         timeout: f64,
     ) -> PyResult<(CommitFields, Self)> {
-        self.commit_change(py, self.new_tag(name, version), timeout)
+        self.commit_tag(py, name, version, timeout)
     }
 
     /// Removes the objects that no retained version references.

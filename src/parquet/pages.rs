@@ -52,6 +52,8 @@ const OTHER_TYPE: &str = "a field of a page header has another type";
 const OTHER_LENGTH: &str = "a page has another length than it claims";
 /// The most memory of nulls of a length that no page can hold.
 const MAX_NULL_BYTES: u64 = 1 << 30;
+/// Nulls of this length are read, however many there are, as they would be beside one value: arrays are made in parts.
+const MAX_NULL_WIDTH: u64 = 1 << 20;
 
 /// Checks what one page of a column chunk claims, given exactly its bytes. `rows` is the number of rows of a data page,
 /// None for a dictionary page.
@@ -239,7 +241,9 @@ fn check_width(column: &ColumnChunkMetaData, rows: usize, longest_page: u64) -> 
         return Ok(());
     }
     let width = u64::from(column.column_descr().type_length().unsigned_abs());
-    if width > longest_page && width.saturating_mul(rows as u64) > MAX_NULL_BYTES {
+    if width > longest_page.max(MAX_NULL_WIDTH)
+        && width.saturating_mul(rows as u64) > MAX_NULL_BYTES
+    {
         return Err("its values are longer than its pages");
     }
     Ok(())

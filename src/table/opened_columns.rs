@@ -62,6 +62,12 @@ impl OpenedColumns {
                 return Ok(Arc::clone(manifest));
             }
             Lineage::Unknown => {
+                if Box::pin(table.read_manifest(opened.version))
+                    .await?
+                    .is_none()
+                {
+                    return Err(lost_lineage_error(opened));
+                }
                 let begun = Ancestor::of(&**opened);
                 Box::pin(begun.check_descends(table, &**manifest)).await?;
             }
@@ -277,6 +283,14 @@ pub(super) fn changed_columns_error(error: Error) -> Error {
 fn find_id(manifest: &TableManifest, name: &str) -> Option<u32> {
     let mut columns = manifest.schema.columns.iter();
     Some(columns.find(|column| column.name == name)?.id)
+}
+
+/// The error where a vacuum has removed the version whose names the caller has read.
+fn lost_lineage_error(opened: &TableManifest) -> Error {
+    conflict(format!(
+        "columns were changed since version {}, which is too old to follow them; {AGAIN}",
+        opened.version
+    ))
 }
 
 fn find_lineage(opened: &TableManifest, manifest: &TableManifest) -> Lineage {

@@ -42,20 +42,6 @@ pub struct Expired {
     pub version: Ancestor,
 }
 
-/// Removes objects of [`Expired`], all or some, by a process that may be late, or see another store: first the newest
-/// version is compared with that of the vacuum. Then the files go, and after them the manifests, these with their ETags.
-/// Fails with [`crate::ErrorKind::TransactionExpired`] if the newest version does not descend from that of the vacuum.
-pub async fn remove_expired_of<M: Versioned>(
-    folder: &Folder<M>,
-    version: &Ancestor,
-    files: &[String],
-    manifests: Vec<(String, Option<String>)>,
-) -> Result<()> {
-    let newest = folder.newest().await?.manifest;
-    version.check_descends(folder, &*newest).await?;
-    remove_expired(folder, files, manifests).await
-}
-
 /// Removes objects of [`Expired`], all or some: first the files, then the manifests, these with their ETags.
 pub(super) async fn remove_expired<M: Versioned>(
     folder: &Folder<M>,

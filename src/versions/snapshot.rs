@@ -99,6 +99,33 @@ impl<M: Versioned> Folder<M> {
     /// yet, and with [`ErrorKind::VersionExpired`] if it has been vacuumed.
     pub async fn manifest_at(&self, version: u64) -> Result<Arc<M>> {
         let newest = self.newest().await?.manifest;
+        self.manifest_before(newest, version).await
+    }
+
+    /// As [`Self::manifest_at`], for a caller who has read a manifest. Fails with [`ErrorKind::VersionExpired`], too, if the
+    /// folder was removed and created again since: another version has the number.
+    pub async fn manifest_at_since(&self, seen: &M, version: u64) -> Result<Arc<M>> {
+        let newest = self.newest_since(seen).await?.manifest;
+        let manifest = self.manifest_before(newest, version).await?;
+        let known = seen.header().commit_id_of(version);
+        if known.is_some_and(|commit_id| commit_id != manifest.header().commit_id) {
+            return Err(self.replaced_error(seen));
+        }
+        Ok(manifest)
+    }
+
+    /// The newest version, for a caller who has read a manifest. Fails with [`ErrorKind::VersionExpired`] if the folder was
+    /// removed and created again since, as far as can be told.
+    pub async fn newest_since(&self, seen: &M) -> Result<Snapshot<M>> {
+        let newest = self.newest().await?;
+        if Box::pin(Ancestor::of(seen).is_replaced(self, &*newest.manifest)).await {
+            return Err(self.replaced_error(seen));
+        }
+        Ok(newest)
+    }
+
+    /// The manifest of the newest version or of one before it.
+    async fn manifest_before(&self, newest: Arc<M>, version: u64) -> Result<Arc<M>> {
         if newest.header().version == version {
             return Ok(newest);
         }
@@ -172,14 +199,19 @@ impl<M: Versioned> Folder<M> {
             && let Ok(newest) = self.newest().await
             && Box::pin(Ancestor::of(manifest).is_replaced(self, &*newest.manifest)).await
         {
-            let message = format!(
-                "version {version} is of a {noun} that was removed, and another {noun} was created in its place",
-                noun = M::NOUN
-            );
-            let expired = Error::new(ErrorKind::VersionExpired, message);
-            return expired.with_path(self.root()).with_source(error);
+            return self.replaced_error(manifest).with_source(error);
         }
         self.missing_object_error(version, path, error).await
+    }
+
+    /// The error of a manifest whose folder was removed and created again.
+    fn replaced_error(&self, seen: &M) -> Error {
+        let message = format!(
+            "version {version} is of a {noun} that was removed, and another {noun} was created in its place",
+            version = seen.header().version,
+            noun = M::NOUN
+        );
+        Error::new(ErrorKind::VersionExpired, message).with_path(self.root())
     }
 
     /// Whether the folder holds a chain of blocks. An error of the store counts as none.

@@ -35,7 +35,7 @@ use super::ancestor::Ancestor;
 use super::change::Change;
 use super::commit::commit;
 pub(crate) use super::expired::remove_hidden;
-pub use super::expired::{Expired, VacuumReport, remove_expired_of};
+pub use super::expired::{Expired, VacuumReport};
 use super::expired::{count_removed, remove_expired};
 use super::folder::{Folder, list_objects, list_root};
 use super::lists::RollLists;
@@ -154,6 +154,22 @@ pub(crate) async fn find_expired<M: Vacuumable>(
     let expired = find_unreferenced(folder, &*manifest, cutoffs).await?;
     check_same(folder, &*manifest).await?;
     Ok(expired)
+}
+
+/// Removes objects of [`Expired`], all or some, by a process that may be late, or see another store: first the newest
+/// version is compared with that of the vacuum. Then the files go, and after them the manifests, these with their ETags.
+/// Fails with [`crate::ErrorKind::TransactionExpired`] if the newest version does not descend from that of the vacuum, and
+/// with [`crate::ErrorKind::InvalidPath`] if a folder has become a symbolic link since, or is one on this machine.
+pub async fn remove_expired_of<M: Vacuumable>(
+    folder: &Folder<M>,
+    version: &Ancestor,
+    files: &[String],
+    manifests: Vec<(String, Option<String>)>,
+) -> Result<()> {
+    refuse_links(folder).await?;
+    let newest = folder.newest().await?.manifest;
+    version.check_descends(folder, &*newest).await?;
+    remove_expired(folder, files, manifests).await
 }
 
 /// Refuses a folder in which one that objects are removed from is a symbolic link.

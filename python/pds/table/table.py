@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pds import _pds
 from pds.arguments import check_schema, require_schema, require_text
 from pds.defaults import COMMIT_TIMEOUT_SECONDS
-from pds.errors import AlreadyExists, InvalidInput
+from pds.errors import AlreadyExists, InvalidInput, VersionExpired
 from pds.flags import require_bool
 from pds.store import Store, native_handle
 from pds.table.alter import Alter
@@ -215,7 +215,8 @@ class Table(Maintenance):
         _pds.drop_table(native_handle(store), require_text("path", path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.store, self.path, self.version, self._location.options, self._location.timeout)
+        opened = (self.store, self.path, self.version, self._handle.commit_id)
+        return _reopen, (*opened, self._location.options, self._location.timeout)
 
     def __repr__(self) -> str:
         return f"Table({self.store!r}, {self.path!r}, version={self.version})"
@@ -362,5 +363,11 @@ def list_tables(store: Store, prefix: str = "") -> list[str]:
     return _pds.list_tables(native_handle(store), require_text("prefix", prefix))
 
 
-def _reopen(store: Store, path: str, version: int, options: WriteOptions, commit_timeout: float) -> Table:
-    return Table(store, path, version=version, options=options, commit_timeout=commit_timeout)
+def _reopen(
+    store: Store, path: str, version: int, commit_id: str, options: WriteOptions, commit_timeout: float
+) -> Table:
+    table = Table(store, path, version=version, options=options, commit_timeout=commit_timeout)
+    if table._handle.commit_id != commit_id:  # noqa: SLF001 of this module
+        message = f"version {version} is of a table that was removed, and another table was created in its place"
+        raise VersionExpired(message, path=path)
+    return table

@@ -39,6 +39,7 @@ class RemoveTask:
 
         Raises:
             TransactionExpired, NotFound: The table that this process sees is not the one of the vacuum.
+            InvalidPath: A folder of the table is a symbolic link here.
         """
         _pds.remove_expired(native_handle(self.store), self.path, self.vacuum, self.files, self.manifests)
         return []

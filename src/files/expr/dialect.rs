@@ -32,7 +32,8 @@ impl FilterDialect {
     /// and since then for a test of the comparison.
     fn parse_right_side(&self, parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
         let right = parser.parse_subexpr(self.prec_value(Precedence::Is))?;
-        if parser.peek_keyword(Keyword::IS) {
+        let tests = [Keyword::IS, Keyword::NOTNULL];
+        if tests.iter().any(|word| parser.peek_keyword(*word)) {
             let message = "IS after IS [NOT] DISTINCT FROM has two meanings: put one of the two comparisons in brackets";
             return Err(ParserError::ParserError(message.to_owned()));
         }

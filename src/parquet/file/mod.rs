@@ -288,8 +288,9 @@ impl ParquetFile {
         let sizes = leaves.map(|column| {
             let values = column.num_values().unsigned_abs();
             let texts = column.unencoded_byte_array_data_bytes().unwrap_or_default();
+            let length = u64::try_from(column.column_descr().type_length()).unwrap_or_default();
             let decoded = values
-                .saturating_mul(VALUE_BYTES)
+                .saturating_mul(VALUE_BYTES.max(length))
                 .saturating_add(texts.unsigned_abs());
             // Without a dictionary the pages are about as long as the values.
             decoded.max(column.uncompressed_size().unsigned_abs())

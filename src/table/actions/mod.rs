@@ -19,5 +19,5 @@ pub use self::create::{NewTable, create};
 pub use self::delete::Delete;
 pub use self::overwrite::Overwrite;
 pub use self::replace::{MergedTombstones, Replace};
-pub use self::restore::{Restore, restore};
+pub use self::restore::{Restore, restore, tag};
 pub use self::row_delta::RowDelta;

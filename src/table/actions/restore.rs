@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::files::TableColumns;
 use crate::table::format::{CommitOperation, FORMAT, TableManifest};
 use crate::table::{Committed, Table};
-use crate::versions::commit::commit_onto;
-use crate::versions::{Ancestor, Change, OnVersion};
+use crate::versions::commit::{commit, commit_onto};
+use crate::versions::{Ancestor, Change, OnVersion, Tag};
 
 /// Makes the content of an older version the newest one. Tags, idempotency keys and the history stay. Fails with
 /// [`ErrorKind::VersionExpired`] if the version has been vacuumed.
@@ -62,13 +62,37 @@ impl Change<TableManifest> for Restore {
     }
 }
 
-/// Restores the content of a version as a new version.
-pub async fn restore(table: &Table, version: u64, timeout: Duration) -> Result<Committed> {
+/// Restores the content of a version as a new version, for a caller who has read a manifest.
+pub async fn restore(
+    table: &Table,
+    seen: &TableManifest,
+    version: u64,
+    timeout: Duration,
+) -> Result<Committed> {
     // Read first: the version is of this table, or the commit fails.
-    let newest = table.newest().await?;
-    let from = table.manifest_at(version).await?;
+    let newest = table.newest_since(seen).await?;
+    let from = table.manifest_at_since(seen, version).await?;
     let change = OnVersion {
         change: &Restore { from },
+        version: None,
+        ancestor: Ancestor::of(&*newest.manifest),
+    };
+    Ok(commit_onto(table, &change, Some(newest), timeout).await?)
+}
+
+/// Tags a version that a caller has read of, or removes a tag.
+pub async fn tag(
+    table: &Table,
+    seen: &TableManifest,
+    tag: &Tag,
+    timeout: Duration,
+) -> Result<Committed> {
+    if tag.version.is_none() {
+        return commit(table, tag, timeout).await;
+    }
+    let newest = table.newest_since(seen).await?;
+    let change = OnVersion {
+        change: tag,
         version: None,
         ancestor: Ancestor::of(&*newest.manifest),
     };

@@ -160,6 +160,7 @@ def test_lengths_of_time_are_compared_with_intervals(table: pds.Table) -> None:
         ("id >> q = 1", "power of two"),
         ("to_timestamp(f) > timestamp '2020-01-01'", "floats"),
         ("a IS DISTINCT FROM b IS NULL", "brackets"),
+        ("a IS DISTINCT FROM b NOTNULL", "brackets"),
         ("a IS NOT DISTINCT FROM b IS DISTINCT FROM c AND id = 1", "brackets"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -488,6 +489,21 @@ def test_many_commits_later(table: pds.Table) -> None:
         table.alter.drop_column("a")
     assert table.delete("a = 1").rows == 1
     assert table.scan().to_pyarrow().to_pylist() == [{"b": 2, "a": 1}]
+
+
+def test_names_that_a_vacuum_has_removed(table: pds.Table) -> None:
+    """Retries of the error that was raised, which said to write again, never ended."""
+    other = _other(table)
+    _exchange(other)
+    for number in range(70):
+        other.tags.create(f"tag {number}", other.version)
+        other.tags.delete(f"tag {number}")
+    other.vacuum(timedelta(0))
+    for write in (lambda: table.append(pa.table({"a": [7], "b": [8]})), lambda: table.delete("a = 1")):
+        with pytest.raises(pds.CommitConflict, match="refresh") as raised:
+            write()
+        assert not isinstance(raised.value, pds.TransactionExpired)
+    assert table.refresh().delete("a = 1").rows == 1
 
 
 def test_a_table_that_was_created_anew_has_its_own_names(table: pds.Table) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -127,6 +128,45 @@ def test_a_tag_of_a_table_that_was_replaced_names_no_version_of_the_new_one(stor
     with pytest.raises(pds.VersionExpired):
         table.tags.create("mine")
     assert dict(table.refresh().tags) == before
+
+
+OF_VERSIONS: dict[str, Callable[[pds.Table], object]] = {
+    "as_of own": lambda table: table.as_of(table.version),
+    "as_of": lambda table: table.as_of(2),
+    "as_of tag": lambda table: table.as_of("good"),
+    "as_of time": lambda table: table.as_of(datetime.now(UTC)),
+    "restore": lambda table: table.restore(2),
+    "restore tag": lambda table: table.restore("good"),
+    "tag own": lambda table: table.tags.create("mine"),
+    "tag": lambda table: table.tags.create("mine", 2),
+}
+
+
+@pytest.mark.parametrize("versions", [2, 4, 80], ids=["fewer", "as many", "many more"])
+@pytest.mark.parametrize("call", OF_VERSIONS.values(), ids=OF_VERSIONS)
+def test_versions_that_were_read_are_not_those_of_a_table_in_their_place(
+    store: pds.Store, call: Callable[[pds.Table], object], versions: int
+) -> None:
+    """A restore took the rows of the new table back."""
+    table = _old(store)
+    table.tags.create("good", 2)
+    _replace(store, versions)
+    before = dict(pds.Table(store, "t").tags)
+    with pytest.raises(pds.VersionExpired, match="another"):
+        call(table)
+    newest = pds.Table(store, "t")
+    assert newest.version == versions
+    assert dict(newest.tags) == before
+    assert _rows_of(store) == NEW_ROWS
+
+
+def test_a_pickled_table_is_that_table(local_store: pds.Store) -> None:
+    table = _old(local_store)
+    pickled = pickle.dumps(table)
+    assert pickle.loads(pickled).scan().to_pyarrow() == table.scan().to_pyarrow()  # noqa: S301 own bytes
+    _replace(local_store, 4)
+    with pytest.raises(pds.VersionExpired, match="another table was created in its place"):
+        pickle.loads(pickled)  # noqa: S301 own bytes
 
 
 @pytest.mark.slow

@@ -184,3 +184,18 @@ def test_exports_are_brought_up_to_date_before_anything_goes(store: pds.Store, t
     vacuum.end()
     exported = deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
     assert sorted(exported["id"].to_pylist()) == sorted(row["id"] for row in content(table))
+
+
+def test_a_folder_that_became_a_link_keeps_its_files(store: pds.Store, tmp_path: Path) -> None:
+    """As after a move to another disk: they may be those of another table."""
+    table = make_table(store)
+    shutil.copytree(tmp_path / "t", tmp_path / "other")
+    other = pds.Table(store, "other")
+    expected = content(other.as_of(4))
+    vacuum = Vacuum(table, NO_TIME, objects=1, max_tasks=4)
+    shutil.rmtree(tmp_path / "t" / "data")
+    (tmp_path / "t" / "data").symlink_to(tmp_path / "other" / "data")
+    for task in vacuum.tasks:
+        with pytest.raises(pds.InvalidPath):
+            task.run()
+    assert content(other.as_of(4)) == expected
