@@ -136,15 +136,22 @@ fn to_plain_list<O: OffsetSizeTrait>(array: &ArrayRef) -> Result<ArrayRef, Arrow
         pairs.map(|(row, pair)| (row, pair[1].as_usize() - pair[0].as_usize()))
     };
     let all_items = make_array(data.child_data()[0].clone());
-    let begin = offsets[0].as_usize();
-    let mut items = all_items.slice(begin, offsets[data.len()].as_usize() - begin);
+    let length = offsets[data.len()].as_usize() - offsets[0].as_usize();
+    // Lists without items may begin behind the last one.
+    let is_detached = length == 0 && offsets[0].as_usize() > 0;
+    let begin = if is_detached {
+        0
+    } else {
+        offsets[0].as_usize()
+    };
+    let mut items = all_items.slice(begin, length);
     if data.null_count() > 0 && lengths().any(|(row, length)| length > 0 && !is_valid(row)) {
         let mut visible = BooleanBufferBuilder::new(items.len());
         lengths().for_each(|(row, length)| visible.append_n(length, is_valid(row)));
         items = filter_visible(&items, visible.finish())?;
     }
     let plain_items = to_plain(&items, None)?;
-    if plain_items.len() == all_items.len() && Arc::ptr_eq(&plain_items, &items) {
+    if plain_items.len() == all_items.len() && Arc::ptr_eq(&plain_items, &items) && !is_detached {
         return Ok(Arc::clone(array));
     }
     let new_lengths = lengths().map(|(row, length)| if is_valid(row) { length } else { 0 });

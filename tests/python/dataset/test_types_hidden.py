@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import given, reject
 
 import pds
 from hidden_values import hidden_arrays
@@ -23,7 +24,13 @@ NOT_IN_PYARROW = ["runs", "dictionary of numbers", "dictionary with a null", "fi
 
 def _written_by_pyarrow(rows: pa.Table) -> list[Any]:
     stream = pa.BufferOutputStream()
-    pq.write_table(rows, stream)
+    try:
+        pq.write_table(rows, stream)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        # It converts what is hidden under nulls of structs, too, and leaves it out of few types.
+        if not re.search("Integer overflow when casting|Slicing not implemented", str(error)):
+            raise
+        reject()
     return pq.read_table(stream.getvalue())["c"].to_pylist()
 
 
