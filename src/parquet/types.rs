@@ -182,7 +182,10 @@ pub fn convert(array: &ArrayRef, target: &DataType, column: &str) -> Result<Arra
         safe: false,
         ..CastOptions::default()
     };
-    let source = &if contains_type(array.data_type(), is_dictionary) {
+    let fixes_lengths =
+        contains_type(target, is_fixed_list) && contains_type(array.data_type(), is_list);
+    // Of lists that get a fixed length, those under a null have another one.
+    let source = &if fixes_lengths || contains_type(array.data_type(), is_dictionary) {
         plain_values(array, column)?
     } else {
         Arc::clone(array)
@@ -243,6 +246,19 @@ fn with_wide_decimals(data_type: &DataType) -> DataType {
 
 fn is_dictionary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Dictionary(..))
+}
+
+fn is_fixed_list(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::FixedSizeList(..))
+}
+
+/// Whether it is a list of any length.
+fn is_list(data_type: &DataType) -> bool {
+    use DataType::{LargeList, LargeListView, List, ListView};
+    matches!(
+        data_type,
+        List(_) | LargeList(_) | ListView(_) | LargeListView(_)
+    )
 }
 
 /// Refuses floats that became infinite because their type is too narrow for them.
