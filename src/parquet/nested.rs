@@ -83,7 +83,9 @@ fn visible_items<Offset: OffsetSizeTrait>(
     let offsets = data.buffer::<Offset>(0);
     let items = data.child_data()[0].len();
     let mut visible = BooleanBufferBuilder::new(items);
-    visible.append_n(offsets.first().map_or(0, |first| first.as_usize()), false);
+    // Lists without items may begin behind the last one.
+    let before = offsets.first().map_or(0, |first| first.as_usize());
+    visible.append_n(before.min(items), false);
     for row in 0..data.len() {
         let length = offsets[row + 1].as_usize() - offsets[row].as_usize();
         visible.append_n(length, nulls.is_none_or(|nulls| nulls.is_valid(row)));

@@ -167,3 +167,17 @@ def test_lists_of_a_fixed_length_under_a_null(items: pa.Array, nullable: bool, w
 def _struct_of(values: pa.Array, nullable: bool, nulls: list[bool]) -> pa.StructArray:
     field = pa.field("x", values.type, nullable=nullable)
     return pa.StructArray.from_arrays([values], fields=[field], mask=pa.array(nulls))
+
+
+@pytest.mark.parametrize("items", ITEMS.values(), ids=ITEMS)
+@pytest.mark.parametrize("nullable", [True, False])
+def test_slices_of_lists_without_items(items: pa.Array, nullable: bool) -> None:
+    """Such a list begins behind its last item. It was an error that the input had panicked."""
+    begins = pa.array([1, 1, 1, 1], pa.int32()).buffers()[1]
+    lists = pa.Array.from_buffers(pa.list_(items.type), 3, [pa.py_buffer(b"\0"), begins], children=[items.slice(0, 1)])
+    maps = pa.MapArray.from_arrays(pa.array([0, 0, 0, 0], pa.int32()), pa.array(range(3), pa.int64()), lists)
+    rows = pa.table({"c": _struct_of(maps, nullable, [True, True, True])})
+    table = pds.Table.create(pds.Store("memory://"), "t", rows.schema)
+    for row in range(3):
+        table.append(rows.slice(row, 1))
+    assert table.scan().to_pyarrow().to_pylist() == rows.to_pylist()
