@@ -1,15 +1,17 @@
 //! Schema evolution: which changes of a logical schema are allowed.
 //!
 //! [`compare_schemas`] finds the changes that the rules of a chain forbid, [`check_older_rows`] refuses those that the
-//! rules allow and with which older rows could not be read. A unit or a time zone that a type leaves out is the default
+//! rules allow and with which older rows could not be read, and [`check_values_stay`] types that would change them. A unit or a time zone that a type leaves out is the default
 //! of the specification, so that to leave it out or to write it is no change.
 
+use arrow_schema::Schema;
 use serde_json::{Map, Value};
 
 use super::fields::invalid_event;
 use super::schema::{DEFAULT_UNIT, UTC};
 use super::vocabulary::Vocabulary;
 use crate::error::Result;
+use crate::files::types::keeps_values;
 
 /// How a schema differs from the one before it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -89,6 +91,25 @@ pub(super) fn check_older_rows(
             required.join(", ")
         );
         return Err(invalid_event(message));
+    }
+    Ok(())
+}
+
+/// Refuses types in which older rows would have other values. Of a rawArrowSchema the specification says nothing.
+pub(super) fn check_values_stay(before: &Schema, after: &Schema) -> Result<()> {
+    for column in before.fields() {
+        let (name, from) = (column.name(), column.data_type());
+        let Ok(field) = after.field_with_name(name) else {
+            continue;
+        };
+        let to = field.data_type();
+        if !keeps_values(from, to) {
+            let message = format!(
+                "column {name:?} changes from {from} to {to}, in which older rows would have other values; add a column \
+                 instead"
+            );
+            return Err(invalid_event(message));
+        }
     }
     Ok(())
 }

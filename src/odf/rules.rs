@@ -192,6 +192,10 @@ impl ChainState {
             let has_rows = self.last_offset().is_some();
             evolution::check_older_rows(&previous_schema, new, has_rows, &self.vocabulary)?;
         }
+        let previous = self.schema_event.as_ref().map(schema::arrow_from_event);
+        if let (Some(Ok(previous)), Some(_)) = (previous, self.last_offset()) {
+            evolution::check_values_stay(&previous, &columns)?;
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use arrow_row::{OwnedRow, RowConverter, SortField};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::filter::filter_record_batch;
+use serde_json::Value;
 
 use super::block::Block;
 use super::chain::{Chain, replay};
@@ -239,10 +240,18 @@ impl ChainView {
         Ok(slices)
     }
 
-    /// Returns the columns that may be null in a schema that any slice was written with.
+    /// Returns the columns that may be null in the newest schema, or in one that any slice was written with.
     fn nullable_columns(&self) -> Result<HashSet<String>> {
         let mut names = HashSet::new();
         let mut schema_event = None;
+        let vocabulary = &self.state.vocabulary;
+        let mut add = |event: Option<&Value>| {
+            // One that cannot be used is an error only if it is the last.
+            if let Some(Ok(schema)) = event.map(|event| schema_to_read(event, vocabulary)) {
+                let fields = schema.fields().iter();
+                names.extend(fields.filter(|f| f.is_nullable()).map(|f| f.name().clone()));
+            }
+        };
         for block in self.blocks.iter().rev() {
             if let Event::SetDataSchema(fields) = block.event() {
                 schema_event = Some(fields);
@@ -250,14 +259,9 @@ impl ChainView {
             if block.event().slice()?.is_none() {
                 continue;
             }
-            // One that cannot be used is an error only if it is the last.
-            let event = schema_event.take();
-            let used = event.map(|event| schema_to_read(event, &self.state.vocabulary));
-            if let Some(Ok(schema)) = used {
-                let fields = schema.fields().iter();
-                names.extend(fields.filter(|f| f.is_nullable()).map(|f| f.name().clone()));
-            }
+            add(schema_event.take());
         }
+        add(schema_event);
         Ok(names)
     }
 

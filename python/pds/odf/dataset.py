@@ -258,8 +258,8 @@ class Dataset(Summarized):
         Args:
             schema: The schema. Missing system columns are added before the others.
             raw_arrow: Whether to store an Arrow flatbuffer (RFC-010), for readers that need it, instead of logical
-                types (RFC-016). Such a schema is not compared with the schema before, so existing rows may not be
-                readable with it.
+                types (RFC-016). Such a schema may leave out and reorder columns, add required ones, and change types
+                to those that can hold every value.
 
         Returns:
             The new block.

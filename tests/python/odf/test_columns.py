@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
+from odf_blocks import append_unchecked
 from pds import odf
 
 if TYPE_CHECKING:
@@ -264,17 +265,6 @@ def test_a_table_may_have_any_columns_under_the_names_of_system_columns(store: p
 # -- names and schemas ---------------------------------------------------------------------
 
 
-def _append_unchecked(dataset: odf.Dataset, *events: odf.Event) -> odf.Dataset:
-    """Appends blocks as another tool does, which checks other rules."""
-    store, path = dataset.store, dataset.path
-    for event in events:
-        last = dataset.log(1)[0]
-        block = odf.Block(dt.datetime.now(UTC), last.hash, last.sequence_number + 1, event)
-        store.write(f"{path}/blocks/{block.hash}", block.to_bytes())
-        store.write(f"{path}/refs/head", block.hash.encode(), overwrite=True)
-    return odf.Dataset(store, path)
-
-
 def test_names_of_system_columns_stay_after_the_first_rows(dataset: odf.Dataset) -> None:
     dataset.append(odf.SetVocab(offset_column="n"))
     dataset.ingest(pa.table({"a": [1]}))
@@ -290,7 +280,7 @@ def test_names_of_system_columns_stay_after_the_first_rows(dataset: odf.Dataset)
 def test_names_that_an_older_release_changed_can_be_set_back(dataset: odf.Dataset) -> None:
     dataset.append(odf.SetVocab(offset_column="n"))
     dataset.ingest(pa.table({"a": [1]}))
-    changed = _append_unchecked(dataset, odf.SetVocab())
+    changed = append_unchecked(dataset, odf.SetVocab())
     with pytest.raises(pds.InvalidInput, match='no column "offset"'):
         changed.ingest(pa.table({"a": [2]}))
     changed.append(odf.SetVocab(offset_column="n"))
@@ -302,7 +292,7 @@ def test_narrow_offsets_of_an_older_release_go_on(dataset: odf.Dataset) -> None:
     dataset.ingest(pa.table({"a": [1]}))
     schema = dataset.schema()
     narrow = schema.set(0, schema.field(0).with_type(pa.int32()))
-    older = _append_unchecked(dataset, odf.SetDataSchema.of_arrow(narrow))
+    older = append_unchecked(dataset, odf.SetDataSchema.of_arrow(narrow))
     older.ingest(pa.table({"a": [2]}))
     assert older.scan(["offset", "a"]).to_pyarrow().to_pydict() == {"offset": [0, 1], "a": [1, 2]}
 
@@ -312,7 +302,7 @@ def test_a_ledger_over_renamed_operations_is_refused(memory_store: pds.Store) ->
     moment = pa.array([1, 1], MILLISECONDS)
     dataset.ingest(pa.table({"a": [1, 1], "op": [0, 1], "event_time": moment}))
     wider = dataset.schema().append(pa.field("o2", pa.int32())).append(pa.field("n2", pa.int64()))
-    renamed = _append_unchecked(
+    renamed = append_unchecked(
         dataset,
         odf.SetDataSchema.of_arrow(wider),
         odf.SetVocab(operation_type_column="o2", offset_column="n2"),
@@ -342,7 +332,7 @@ def test_nulls_of_a_column_that_became_required_are_read(memory_store: pds.Store
     dataset.ingest(pa.table({"v": [1, None]}))
     schema = dataset.schema()
     required = schema.set(schema.get_field_index("v"), pa.field("v", pa.int64(), nullable=False))
-    dataset = _append_unchecked(dataset, odf.SetDataSchema.of_arrow(required))
+    dataset = append_unchecked(dataset, odf.SetDataSchema.of_arrow(required))
     assert not dataset.schema().field("v").nullable
     assert dataset.scan(["v"]).to_pyarrow()["v"].to_pylist() == [1, None]
     assert dataset.scan(where="v is null").count() == 1
@@ -364,7 +354,7 @@ def old(memory_store: pds.Store) -> odf.Dataset:
     old = odf.Dataset.create(memory_store, "old", identity=new.identity)
     for file in list(memory_store.list_files("new/data")):
         memory_store.write(f"old/data/{file.name}", memory_store.read_bytes(str(file.path)))
-    return _append_unchecked(old, *(block.event for block in reversed(new.log()) if block.event.kind == "AddData"))
+    return append_unchecked(old, *(block.event for block in reversed(new.log()) if block.event.kind == "AddData"))
 
 
 def test_rows_for_a_chain_without_a_schema_get_the_columns_that_it_has(old: odf.Dataset) -> None:
@@ -481,3 +471,44 @@ def test_blocks_whose_times_say_nothing_are_read(memory_store: pds.Store) -> Non
     for limit in (None, 9, 30, 70):
         copied = odf.Dataset(memory_store, "copy")
         assert copied.log(limit) == expected[:limit]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.float64(), pa.int32()),
+        (pa.timestamp("us"), pa.timestamp("ms")),
+        (pa.timestamp("us"), pa.date32()),
+        (pa.decimal128(9, 3), pa.decimal128(9, 2)),
+        (pa.string(), pa.int64()),
+        (pa.int64(), pa.bool_()),
+    ],
+    ids=str,
+)
+def test_a_raw_schema_does_not_change_values(dataset: odf.Dataset, before: pa.DataType, after: pa.DataType) -> None:
+    """Scans showed rounded and cut values, and filters found them."""
+    dataset.set_schema(pa.schema([pa.field("v", before)]))
+    retyped = pa.schema([pa.field("v", after)])
+    dataset.ingest(pa.table({"v": pa.array([None], before)}))
+    with pytest.raises(pds.InvalidAppend, match=r'column "v" changes .* add a column'):
+        dataset.set_schema(retyped, raw_arrow=True)
+    assert dataset.scan(["v"]).to_pyarrow().schema.field("v").type == before
+
+
+def test_a_raw_schema_makes_columns_wider(dataset: odf.Dataset) -> None:
+    dataset.set_schema(pa.schema([("v", pa.int32()), ("t", pa.string())]), raw_arrow=True)
+    dataset.ingest(pa.table({"v": pa.array([1], pa.int32()), "t": ["a"]}))
+    dataset.set_schema(pa.schema([("v", pa.int64()), ("t", pa.large_string())]), raw_arrow=True)
+    assert dataset.scan(["v", "t"]).to_pyarrow().to_pylist() == [{"v": 1, "t": "a"}]
+
+
+def test_older_rows_have_nulls_in_a_required_column_that_a_raw_schema_adds(dataset: odf.Dataset) -> None:
+    dataset.set_schema(pa.schema([("v", pa.int64())]), raw_arrow=True)
+    dataset.ingest(pa.table({"v": [1]}))
+    schema = pa.schema([pa.field("v", pa.int64()), pa.field("w", pa.int64(), nullable=False)])
+    dataset.set_schema(schema, raw_arrow=True)
+    assert dataset.scan(["v", "w"]).to_pyarrow().to_pylist() == [{"v": 1, "w": None}]
+    assert dataset.scan(where="w is null").count() == 1
+    dataset.ingest(pa.table({"v": [2], "w": [3]}, schema))
+    assert dataset.scan(["v", "w"]).to_pyarrow().to_pylist() == [{"v": 1, "w": None}, {"v": 2, "w": 3}]
+    assert dataset.verify().rows == 2

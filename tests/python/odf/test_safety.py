@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pds
+from odf_blocks import append_unchecked
 from pds import odf
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def test_rows_that_do_not_fit_a_schema_that_came_meanwhile_are_refused(dataset: 
     dataset.ingest(_rows(1))
     other = odf.Dataset(dataset.store, dataset.path)
     retyped = dataset.schema().set(4, pa.field("v", pa.string()))
+    event = odf.SetDataSchema.of_arrow(retyped, raw_arrow=True)
     with pytest.raises(pds.InvalidInput, match=r"string|Utf8"):
-        dataset.ingest(_while_writing(_rows(2), lambda: other.set_schema(retyped, raw_arrow=True)))
+        dataset.ingest(_while_writing(_rows(2), lambda: append_unchecked(other, event)))
     assert dataset.last_offset == 0
     assert len(_slices(dataset)) == 1
 
@@ -108,7 +110,8 @@ def test_verify_finds_a_slice_with_other_columns(
     dataset.ingest(_rows(1))
     assert dataset.verify().rows == 1
     system = [dataset.schema().field(n) for n in range(4)]
-    dataset.set_schema(pa.schema([*system, *(pa.field(*field) for field in fields)]), raw_arrow=True)
+    schema = pa.schema([*system, *(pa.field(*field) for field in fields)])
+    dataset = append_unchecked(dataset, odf.SetDataSchema.of_arrow(schema, raw_arrow=True))
     slice_ = dict(next(b.event for b in dataset.log() if b.event.kind == "AddData").to_dict())
     raw = memory_store.read_bytes(f"d/data/{slice_['newData']['physicalHash']}")
     # The same file once more, with the numbers that follow.
